@@ -14,6 +14,7 @@
 #include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
+#include "image/read/job_spool.h"
 #include "image/read/kept_images.h"
 #include "image/read/reading_key.h"
 #include "image/read/reading_trust.h"
@@ -166,6 +167,22 @@ int restart_on_hosts(const RestartOptions& options) {
                                                ckpt, errno_name(errno)));
 }
 
+// The checkpoint of a job that comes as one stream. choose_mmap_base() may execute this program again: then it is there already.
+Result<std::unique_ptr<JobSpool>> spooled_job(const std::string& image) {
+  constexpr const char* kSpool = "CKPT_RESTART_SPOOL";
+  if (const char* before = getenv(kSpool); before != nullptr) {
+    auto spool = JobSpool::adopt(before);
+    unsetenv(kSpool);
+    return spool;
+  }
+  auto spool = JobSpool::of(image);
+  if (spool.ok() && *spool != nullptr) {
+    if (image == "-") CKPT_TRY(leave_standard_input());
+    setenv(kSpool, (*spool)->directory().c_str(), 1);
+  }
+  return spool;
+}
+
 int restart(RestartOptions options, char** argv) {
   if (!options.hosts.empty()) return restart_on_hosts(options);
   auto image = reach_kept_images(options.image);
@@ -180,9 +197,12 @@ int restart(RestartOptions options, char** argv) {
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
   if (!options.trust) trust_own_images_only();
+  auto spool = spooled_job(options.image);
+  if (!spool.ok()) return finish_with_error(options, spool.error());
+  if (*spool != nullptr) return restart_job(options, (*spool)->directory(), argv, spool->get());
   auto job = find_job(options.image);
   if (!job.ok()) return finish_with_error(options, job.error());
-  if (*job) return restart_job(options, **job, argv);
+  if (*job) return restart_job(options, **job, argv, nullptr);
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {

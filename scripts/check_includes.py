@@ -15,7 +15,7 @@ ROOMS = [
     ("job/format", "base"),
     ("image/format", "base job/format"),
     ("image/write", "base image/format"),
-    ("image/read", "base image/format image/write"),
+    ("image/read", "base image/format image/write job/format"),
     ("image/rewrite", "base image/format image/write image/read"),
     ("job/identity", "job/format"),
     ("job/directory", "job/format image/format"),

@@ -2,16 +2,24 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <span>
 
 #include "cli/commands.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
+#include "cli/image/unpacked.h"
 #include "cli/text/failure.h"
 #include "cli/text/progress.h"
 #include "image/read/image_catalog.h"
 #include "image/read/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/image_stream.h"
+#include "image/write/job_stream_output.h"
+#include "job/format/job_name.h"
 
 namespace ckpt::cli {
 
@@ -22,7 +30,49 @@ struct CatOptions {
   std::string compress;
 };
 
-Result<void> cat(const CatOptions& o) {
+// Returns the bytes sent.
+Result<uint64_t> send(const CatOptions& o, SinkOptions options, const std::string& path) {
+  auto image = ImageChain::open(path);
+  if (!image.ok()) return image.error();
+  if (o.compress.empty()) options.codec = codec_of(*image);
+  Progress progress(fmt::format("sending {}", brief(image->path())));
+  auto stats = rewrite_as_full(*image, options, -1, "",
+                               [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+  progress.clear();
+  return stats.ok() ? Result<uint64_t>(stats->bytes_written) : stats.error();
+}
+
+// As its processes stream it (image/format/job_stream.h). Images that are full now say the same of themselves,
+// and have another size.
+Result<void> send_job(const CatOptions& o, SinkOptions options, const std::string& directory) {
+  const JobEntry job = examine_job(directory);
+  if (!job.complete) return job.error;
+  const JobStreamEnds ends{STDOUT_FILENO};
+  auto put = [](long r) {
+    return r == 0 ? Result<void>()
+                  : make_error(ExitCode::kIo, static_cast<int>(-r), "standard output: cannot be written ({})",
+                               errno_name(static_cast<int>(r)));
+  };
+  CKPT_TRY(put(write_job_head(ends)));
+  std::map<std::string, uint64_t> sizes;
+  for (const ManifestMember& m : job.manifest.members) {
+    if (m.image.empty()) continue;
+    JobStreamOutput output;
+    output.open(ends, static_cast<uint32_t>(m.pid), "standard output");
+    options.output = &output;
+    auto sent = send(o, options, job.path + "/" + m.image);
+    if (!sent.ok()) return sent.error();
+    sizes[m.image] = *sent;
+  }
+  std::ifstream file(job.path + "/" + job::kManifestName, std::ios::binary);
+  const std::string text = with_sizes({std::istreambuf_iterator<char>(file), {}}, sizes);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+  CKPT_TRY(put(write_job_frame(ends, JobFrame::kBytes, kJobManifestEntry, bytes.size(), bytes.data())));
+  CKPT_TRY(put(write_job_frame(ends, JobFrame::kWhole, kJobManifestEntry, bytes.size())));
+  return put(write_job_frame(ends, JobFrame::kEnd, static_cast<uint32_t>(sizes.size()) + 1, 0));
+}
+
+Result<void> cat(CatOptions& o) {
   SinkOptions options;
   if (!o.compress.empty()) {
     auto compression = parse_compression("--compress", o.compress.c_str());
@@ -33,26 +83,24 @@ Result<void> cat(const CatOptions& o) {
     return failure(ExitCode::kUsage, "standard output", "is a terminal, and an image no text",
                    "pipe it, or send it to a file");
   }
-  auto path = resolve_image(o.image);
-  if (!path.ok()) return path.error();
-  auto image = ImageChain::open(*path);
-  if (!image.ok()) return image.error();
-  if (o.compress.empty()) options.codec = codec_of(*image);
+  CKPT_TRY(unpack_stream(o.image));
   signal(SIGPIPE, SIG_IGN);  // errors like any other
   signal(SIGXFSZ, SIG_IGN);
-  ImageStream output(STDOUT_FILENO, "standard output");
-  options.output = &output;
   options.key = reading_key();
-  Progress progress(fmt::format("sending {}", brief(image->path())));
-  auto stats = rewrite_as_full(*image, options, -1, "",
-                               [&](uint64_t done, uint64_t total) { progress.update(done, total); });
-  progress.clear();
-  if (!stats.ok() && stats.error().sys_errno == EPIPE) {
-    return failure(ExitCode::kIo, "standard output", "closed before the image was complete",
-                   "see the command behind the pipe");
+  auto sent = Result<void>();
+  if (const std::string job = job_of(o.image); !job.empty()) {
+    sent = send_job(o, options, job);
+  } else {
+    auto path = resolve_image(o.image);
+    if (!path.ok()) return path.error();
+    ImageStream output(STDOUT_FILENO, "standard output");
+    options.output = &output;
+    auto bytes = send(o, options, *path);
+    if (!bytes.ok()) sent = bytes.error();
   }
-  if (!stats.ok()) return stats.error();
-  return {};
+  if (sent.ok() || sent.error().sys_errno != EPIPE) return sent;
+  return failure(ExitCode::kIo, "standard output", "closed before the image was complete",
+                 "see the command behind the pipe");
 }
 
 }  // namespace

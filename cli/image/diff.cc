@@ -6,6 +6,7 @@
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"
+#include "cli/image/unpacked.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
@@ -151,7 +152,9 @@ Result<ExitCode> diff_jobs(const DiffOptions& o) {
   return same ? ExitCode::kOk : kDifferent;
 }
 
-Result<ExitCode> diff(const DiffOptions& o) {
+Result<ExitCode> diff(DiffOptions& o) {
+  CKPT_TRY(unpack_stream(o.a));
+  CKPT_TRY(unpack_stream(o.b));
   if (!job_of(o.a).empty() && !job_of(o.b).empty()) return diff_jobs(o);
 
   auto a = open_image(o.a);

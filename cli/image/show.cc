@@ -11,6 +11,7 @@
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"
 #include "cli/image/restartable.h"
+#include "cli/image/unpacked.h"
 #include "cli/text/cost.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
@@ -385,7 +386,8 @@ Result<void> show_job(const std::string& path, bool json) {
   return {};
 }
 
-Result<void> show(const ShowOptions& o) {
+Result<void> show(ShowOptions& o) {
+  CKPT_TRY(unpack_stream(o.image));
   if (const std::string job = job_of(o.image); !job.empty()) return show_job(job, o.json);
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();

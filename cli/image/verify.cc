@@ -7,6 +7,7 @@
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"
+#include "cli/image/unpacked.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
@@ -92,7 +93,8 @@ Result<std::vector<std::string>> images_of(const std::string& what) {
   return paths;
 }
 
-ExitCode verify(const VerifyOptions& o) {
+ExitCode verify(VerifyOptions& o) {
+  if (auto r = unpack_stream(o.what); !r.ok()) return report(r.error());
   auto paths = images_of(o.what);
   if (!paths.ok()) return report(paths.error());
   ExitCode exit = ExitCode::kOk;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -18,6 +19,8 @@ namespace ckpt {
 namespace {
 
 constexpr size_t kStep = 1 << 20;
+
+std::string peeked;  // from a pipe, which gives its bytes once
 
 Result<ScopedFd> nameless_file(const std::string& directory) {
   int fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -64,7 +67,9 @@ Result<ScopedFd> copy_of_stream() {
   if (!file.ok()) return file.error();
   std::unique_ptr<std::byte[]> buffer(new std::byte[kStep]);
   for (uint64_t all = 0;;) {
-    size_t have = 0;
+    size_t have = std::min(peeked.size(), kStep);
+    std::memcpy(buffer.get(), peeked.data(), have);
+    peeked.clear();
     while (have < kStep) {
       ssize_t n = read(STDIN_FILENO, buffer.get() + have, kStep - have);
       if (n < 0 && errno == EINTR) continue;
@@ -89,6 +94,32 @@ Result<ScopedFd> copy_of_stream() {
 
 }  // namespace
 
+bool standard_input_is_at_start() {
+  struct stat st;
+  return fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode) && lseek(STDIN_FILENO, 0, SEEK_CUR) == 0;
+}
+
+Result<std::string> peek_standard_input(size_t bytes) {
+  if (isatty(STDIN_FILENO) != 0) {
+    return make_error(ExitCode::kUsage, 0, "{}: a terminal; pipe an image into it", kStandardInput);
+  }
+  char first[64];
+  bytes = std::min(bytes, sizeof(first));
+  if (standard_input_is_at_start()) {
+    const ssize_t n = pread(STDIN_FILENO, first, bytes, 0);
+    if (n < 0) return unreadable();
+    return std::string(first, static_cast<size_t>(n));
+  }
+  while (peeked.size() < bytes) {
+    const ssize_t n = read(STDIN_FILENO, first, bytes - peeked.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return unreadable();
+    if (n == 0) break;
+    peeked.append(first, static_cast<size_t>(n));
+  }
+  return peeked;
+}
+
 Result<ScopedFd> spool_standard_input() {
   struct stat st;
   if (isatty(STDIN_FILENO) != 0) {
@@ -96,7 +127,7 @@ Result<ScopedFd> spool_standard_input() {
   }
   if (fstat(STDIN_FILENO, &st) != 0) return unreadable();
   ScopedFd image;
-  if (S_ISREG(st.st_mode) && lseek(STDIN_FILENO, 0, SEEK_CUR) == 0) {
+  if (standard_input_is_at_start()) {
     image.reset(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
     if (!image.valid()) return unreadable();
   } else {

@@ -343,6 +343,19 @@ Result<Manifest> read_manifest(const std::string& directory) {
   return parse_manifest(text, path);
 }
 
+std::string with_sizes(std::string text, const std::map<std::string, uint64_t>& sizes) {
+  for (const auto& [name, bytes] : sizes) {
+    const std::string key = fmt::format("{{\"name\": \"{}\", \"bytes\": ", name);
+    const size_t at = text.find(key);
+    if (at == text.npos) continue;
+    const size_t from = at + key.size();
+    text.replace(from, text.find_first_not_of("0123456789", from) - from, fmt::format("{}", bytes));
+  }
+  text.resize(text.rfind("\"checksum\""));
+  const auto sum = checksum_of(std::as_bytes(std::span(text)));
+  return text + fmt::format("\"checksum\": \"{:016x}\"\n}}\n", sum);
+}
+
 bool is_job_directory(const std::string& path) {
   struct stat st;
   return lstat(path_in(path).c_str(), &st) == 0 && S_ISREG(st.st_mode);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,6 +71,9 @@ struct Manifest {
 
 // `path` is for messages. Errors: kImageDamaged, kIncompatible (another version).
 Result<Manifest> parse_manifest(std::string_view text, const std::string& path);
+
+// A manifest's text with other sizes of its files, bytes by name: they were written anew.
+std::string with_sizes(std::string text, const std::map<std::string, uint64_t>& sizes);
 
 // Of the job's directory, which may be followed by a slash. No link is followed to the manifest.
 Result<Manifest> read_manifest(const std::string& directory);

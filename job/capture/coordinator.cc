@@ -32,7 +32,8 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   members_ = ArenaVector<Member>(arena_);
   member_files_ = ArenaVector<MemberFiles>(arena_);
   shared_ = ArenaVector<SharedUse>(arena_);
-  auto sequence = next_job_sequence(directory_);
+  place.streamed = !over_hosts && user_settings().to[0] != '\0';
+  auto sequence = place.streamed ? next_streamed_sequence(directory_) : next_job_sequence(directory_);
   if (!sequence.ok()) return sequence.error();
   const char* comm = this_process.name;
   for (const Listed& m : members) {
@@ -50,6 +51,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   place.by_fork = attempt >= 3;
   place.full = over_hosts && (options_.part.flags & kPartFull) != 0;
   place.stays = over_hosts && (options_.part.flags & kPartStays) != 0;
+  if (place.streamed) CKPT_TRY(open_stream(comm));
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
   return {};
@@ -214,7 +216,8 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   CKPT_TRY(tell_all(Step::kGo));
   points::at("leader.go");
   creation::release();
-  return {};
+  // Now, for a process that is made while others are looked for would be taken for one of the job.
+  return place.streamed ? command_.launch() : Result<void>();
 }
 
 Result<void> Coordinator::written(const Written& facts) {
@@ -225,7 +228,7 @@ Result<void> Coordinator::written(const Written& facts) {
   points::at("leader.written");
   CKPT_TRY(commit());
   if (over_hosts) CKPT_TRY(agree_with_hosts());
-  prune();
+  if (!place.streamed) prune();
   done_ = true;
   interval::put_off();
   (void)tell_all(Step::kDone);
@@ -242,6 +245,8 @@ Coordinator::~Coordinator() {
   creation::release();
   creation::release_end();
   if (!began_) return;
+  // A member may wait for the command to read on.
+  if (!done_ && place.streamed) command_.remove();
   if (!done_) abort_all();
   // Waits for the members: one that has closed its socket writes no more into the directory that is removed below.
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
@@ -256,7 +261,7 @@ Coordinator::~Coordinator() {
     sys::call(__NR_close, m.socket);
   }
   stopped_.let_go();
-  if (!done_ && temporary_.valid()) remove_job_directory(directory_, name_.temporary);
+  if ((!done_ || place.streamed) && temporary_.valid()) remove_job_directory(directory_, name_.temporary);
 }
 
 }  // namespace ckpt::job

@@ -1,6 +1,6 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
-// Files: coordinator.cc has its stages; rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it
+// Files: coordinator.cc has its stages; coordinator_stream.cc what goes to a command instead of a directory; rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it
 // talks with members; coordinator_shared.cc the ledger; hosts.cc the steps over several hosts; coordinator_commit.cc
 // the end.
 //
@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "base/raii_fd.h"
+#include "image/format/image_key.h"
 #include "job/capture/channel.h"
 #include "job/capture/descriptions.h"
 #include "job/capture/manifest_writer.h"
@@ -18,6 +19,7 @@
 #include "job/capture/take.h"
 #include "job/format/job_name.h"
 #include "job/session/session.h"
+#include "libckpt_rt/checkpoint/image_command.h"
 
 namespace ckpt::job {
 
@@ -31,6 +33,9 @@ class Coordinator final : public Session {
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
+
+  // What a failure is when the stream's command has ended, or could not be started.
+  Error explain(const Error& error);
 
   // Makes the directory and asks all members. attempt: from 1; members: what the caller has listed.
   Result<void> begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members);
@@ -110,6 +115,10 @@ class Coordinator final : public Session {
   void tell_bookmarks(std::span<const Bookmark> connections);
   Result<void> agree_with_hosts();
   Result<void> commit();
+  Result<void> open_stream(const char* program);
+  Result<void> look_at_image(ManifestMember& member, const ImageKey* key);
+  Result<void> commit_to_directory();
+  Result<void> commit_to_stream();
   void prune();
   Result<void> open_to_other_users();
   Result<void> set_modes(long mode);
@@ -126,6 +135,8 @@ class Coordinator final : public Session {
   uint64_t cookie_ = 0;
   ScopedFd listener_, temporary_;
   JobName name_;
+  ImageCommand command_;  // of CKPT_TO
+  ScopedFd turn_;
   Arena arena_;
   StoppedMembers stopped_{arena_};
   ArenaVector<Member> members_;

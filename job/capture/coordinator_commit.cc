@@ -54,7 +54,8 @@ Result<void> Coordinator::commit() {
     return names(own_facts_) ||
            std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return names(m.facts); });
   };
-  auto add_image = [&](const Listed& listed, const Standing& facts, int32_t stopped_by) -> Result<void> {
+  auto add_image = [&](const Listed& listed, const Standing& facts, int32_t stopped_by,
+                       const Written& written) -> Result<void> {
     ManifestMember one{};
     one.listed = listed;
     one.stop_signal = stopped_by;
@@ -62,27 +63,24 @@ Result<void> Coordinator::commit() {
     one.has_image = true;
     one.subreaper = facts.subreaper != 0;
     one.pdeath_signal = facts.pdeath_signal;
-    const MemberImageName image = member_image_name(listed.look.pid);
-    const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
-                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
-    const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
-    // The user whose process has written the image stays its owner, so that a restart knows whose word it is.
-    auto brief = probe_image(file.get(), image.text, key);
-    if (!brief.ok()) return brief.error();
-    one.image_bytes = brief->file_bytes;
-    one.image_state = brief->meta_checksum;
+    if (place.streamed) {
+      one.image_bytes = written.bytes_written;
+      one.image_state = written.image_state;
+    } else {
+      CKPT_TRY(look_at_image(one, key));
+    }
     if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
     ++report_.members;
     return {};
   };
   report_.members = report_.ended = report_.left_out = 0;
   if (foreign_) CKPT_TRY(set_modes(0700));
-  CKPT_TRY(add_image(self_, own_facts_, Session::stop_signal));
+  CKPT_TRY(add_image(self_, own_facts_, Session::stop_signal, own_written_));
   for (const Member& m : members_) {
     if (m.reached == Step::kWritten) {
       began = std::min(began, m.facts.began_ns);
       resumed = std::max(resumed, m.written.resumed_ns);
-      CKPT_TRY(add_image(m.listed, m.facts, m.stop_signal));
+      CKPT_TRY(add_image(m.listed, m.facts, m.stop_signal, m.written));
     } else if (m.state == Member::State::kEnded && m.listed.look.state == 'Z') {
       ManifestMember one{};
       one.listed = m.listed;
@@ -114,15 +112,32 @@ Result<void> Coordinator::commit() {
                                 shared_.span(),
                                 member_files_.span(),
                                 over_hosts ? &options_.part : nullptr};
+  if (key != nullptr) wipe(key, sizeof(*key));
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
   points::at("leader.manifest");
+  return place.streamed ? commit_to_stream() : commit_to_directory();
+}
+
+// The user whose process has written the image stays its owner, so that a restart knows whose word it is.
+Result<void> Coordinator::look_at_image(ManifestMember& member, const ImageKey* key) {
+  const MemberImageName image = member_image_name(member.listed.look.pid);
+  const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
+                            O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+  const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
+  auto brief = probe_image(file.get(), image.text, key);
+  if (!brief.ok()) return brief.error();
+  member.image_bytes = brief->file_bytes;
+  member.image_state = brief->meta_checksum;
+  return {};
+}
+
+Result<void> Coordinator::commit_to_directory() {
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
   points::at("leader.renamed");
   CKPT_TRY(check_images_stay(directory_, directory_name_));
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}", directory_name_,
                     static_cast<const char*>(name_.text))
        .out = '\0';
-  if (key != nullptr) wipe(key, sizeof(*key));
   return {};
 }
 

@@ -236,6 +236,7 @@ Result<void> Coordinator::accept_members() {
     if (over_hosts) join.flags |= kJoinHosts;
     if (in_rounds && round_ == 0 && told_ < Step::kHold) join.flags |= kJoinRounds;
     if (place.may_repeat) join.flags |= kJoinMayRepeat;
+    if (place.streamed) join.flags |= kJoinStream;
     join.root = own_job.identity.root;
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
@@ -243,7 +244,9 @@ Result<void> Coordinator::accept_members() {
     // Before the descriptor is sent: the member may write as soon as it has it.
     if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(open_to_other_users());
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
-        !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get())) {
+        !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get()) ||
+        (place.streamed && (!send_with_descriptor(peer.get(), "", 1, place.stream.pipe) ||
+                            !send_with_descriptor(peer.get(), "", 1, place.stream.turn)))) {
       continue;
     }
     const long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), kFirstSocket);

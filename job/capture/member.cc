@@ -36,6 +36,14 @@ class MemberSession final : public Session {
     creation::release_end();
   }
 
+  // What came with the request: the pipe of the job's stream and the eventfd of its turns.
+  void join_stream(ScopedFd pipe, ScopedFd turn) {
+    stream_pipe_ = std::move(pipe);
+    stream_turn_ = std::move(turn);
+    place.streamed = true;
+    place.stream = {stream_pipe_.get(), stream_turn_.get(), socket_};
+  }
+
   Result<void> open() {
     in_rounds = (request_.flags & kJoinRounds) != 0;
     // In each round a message comes, but all of them together have no more than kMostMailBytes.
@@ -120,6 +128,8 @@ class MemberSession final : public Session {
 
   Result<void> written(const Written& facts) override {
     points::at("member.image");
+    // The stream ends when all that may write to it have let go.
+    stream_pipe_.reset();
     if (!send_message(socket_, Step::kWritten, &facts, sizeof(facts))) return lost_coordinator();
     // The image does not need this process any more.
     creation::release_end();
@@ -216,7 +226,7 @@ class MemberSession final : public Session {
   const int socket_;
   const JoinRequest& request_;
   Arena arena_;
-  ScopedFd directory_, temporary_;
+  ScopedFd directory_, temporary_, stream_pipe_, stream_turn_;
   bool told_ = false, gone_ = false;
 };
 
@@ -230,6 +240,14 @@ void serve_join(int socket) {
   request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
   MemberSession session(socket, temporary, request);
   if (!received) return;
+  if ((request.flags & kJoinStream) != 0) {
+    int ends[2] = {-1, -1};
+    char byte;
+    for (int& end : ends) {
+      if (!receive_with_descriptor(socket, &byte, sizeof(byte), &end)) return;
+    }
+    session.join_stream(ScopedFd(ends[0]), ScopedFd(ends[1]));
+  }
   if (std::memcmp(request.job, own_job.identity.id, sizeof(request.job)) != 0 ||
       own_job.identity.root != request.root) {
     // The same job with another first process: its CKPT_JOB comes from another host, or was made up. The

@@ -120,15 +120,6 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       if (!had_company || attempt == kAttempts) return result;
       continue;
     }
-    if (user_settings().to[0] != '\0') {
-      const auto living =
-          std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });
-      if (living <= 1 && !hosts) return take_checkpoint();
-      return make_error(
-          ExitCode::kUnsupported, 0,
-          "a job of several processes cannot be streamed (CKPT_TO) yet: leave CKPT_TO out, or take one "
-          "process with --only");
-    }
     Result<CheckpointCost> result = Error{};
     bool again = false, passing = false, born_meanwhile = false;
     {
@@ -142,6 +133,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
         ScopedSession scope(coordinator);
         result = take_checkpoint();
       }
+      if (!result.ok()) result = coordinator.explain(result.error());
       again = coordinator.again;
       passing = coordinator.passing;
       born_meanwhile = coordinator.born_meanwhile;

@@ -95,6 +95,35 @@ Result<uint64_t> next_job_sequence(int directory) {
   return highest + 1;
 }
 
+namespace {
+constexpr const char* kStreamed = ".streamed";
+}
+
+Result<uint64_t> next_streamed_sequence(int directory) {
+  auto next = next_job_sequence(directory);
+  if (!next.ok()) return next;
+  const long fd =
+      sys::call(__NR_openat, directory, kStreamed, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+  if (sys::failed(fd)) return next;
+  const ScopedFd file(static_cast<int>(fd));
+  char digits[24] = {};
+  const long n = sys::call(__NR_read, file.get(), digits, sizeof(digits) - 1);
+  uint64_t last = 0;
+  for (long i = 0; i < n && digits[i] >= '0' && digits[i] <= '9'; ++i)
+    last = last * 10 + static_cast<uint64_t>(digits[i] - '0');
+  return std::max(*next, last + 1);
+}
+
+void note_streamed(int directory, uint64_t sequence) {
+  const long fd = sys::call(__NR_openat, directory, kStreamed,
+                            O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600L);
+  if (sys::failed(fd)) return;
+  const ScopedFd file(static_cast<int>(fd));
+  char digits[24];
+  const auto end = fmt::format_to_n(digits, sizeof(digits), "{:020}\n", sequence);
+  sys::call(__NR_pwrite64, file.get(), digits, end.size, 0L);
+}
+
 Result<ScopedFd> make_temporary(int directory, const JobName& name) {
   const long made = sys::call(__NR_mkdirat, directory, name.temporary, 0700L);
   if (sys::failed(made)) return image_io_error("create", name.temporary, made);

@@ -20,6 +20,10 @@ bool try_lock(int directory);
 // One more than the highest of all jobs' checkpoints there, unfinished ones included.
 Result<uint64_t> next_job_sequence(int directory);
 
+// The same of checkpoints that are streamed (CKPT_TO), of which nothing stays there but the number of the last, in a file.
+Result<uint64_t> next_streamed_sequence(int directory);
+void note_streamed(int directory, uint64_t sequence);
+
 // A new temporary directory, 0700.
 Result<ScopedFd> make_temporary(int directory, const JobName& name);
 // Makes its entries durable, renames it, makes the name durable. On failure there is no directory of the

@@ -20,7 +20,7 @@
 //   kPeek            -->               (with kJoinHosts: on all hosts all bytes have arrived)
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
 //   kGo              -->               all members are sampled; their threads go on
-//                    <--   kWritten    Written: its image is durable in the temporary directory
+//                    <--   kWritten    Written: its image is durable in the temporary directory, or all of it is in the stream
 //   kDone            -->               the directory has its name
 // At any time: kFailed (Failed) from a member, kAbort from the coordinator; a socket that closes is the same.
 #pragma once
@@ -63,6 +63,8 @@ enum JoinFlag : uint32_t {
   kJoinFull = 1u << 4,       // the image is no increment
   kJoinRounds = 1u << 5,     // plug-ins prepare in rounds
   kJoinStays = 1u << 6,      // threads stand until the checkpoint counts or is given up
+  kJoinStream =
+      1u << 7,  // images go into one stream: two bytes follow, with its pipe and the eventfd of its turns
 };
 
 struct JoinRequest {
@@ -138,6 +140,7 @@ struct Bookmark {
 struct Written {
   int64_t resumed_ns;  // CLOCK_MONOTONIC: its last thread went on
   uint64_t bytes_memory, bytes_written;
+  uint64_t image_state;  // ParentImage::state
 };
 
 struct Failed {

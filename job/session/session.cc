@@ -15,6 +15,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -168,6 +169,8 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   if (!files.ok()) return files.error();
   return current->sampled(*files, facts);
 }
+
+bool is_streamed() { return current != nullptr ? current->place.streamed : user_settings().to[0] != '\0'; }
 
 Result<void> written(const Written& facts) {
   if (current == nullptr || current->told_written) return {};

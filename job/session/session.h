@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "copier/shared_ledger.h"
+#include "image/write/job_stream_output.h"
 #include "job/format/wire.h"
 
 namespace ckpt {
@@ -31,6 +32,8 @@ struct Place {
   bool may_repeat = false;  // another attempt may follow: fail for what is under way for a moment only
   bool by_fork = false;     // mode fork, whatever is set
   bool full = false;        // no increment, whatever is set
+  bool streamed = false;    // the image goes into the job's stream, whatever is set
+  JobStreamEnds stream;
   bool stays =
       false;  // mode sequential, whatever is set; threads stand until the checkpoint counts or is given up
 };
@@ -139,6 +142,8 @@ Result<void> sampled(const DescriptorCapture& descriptors);
 // The first call counts: where threads stand until the end, the back end makes it.
 Result<void> written(const Written& facts);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
+// The image goes to the job's stream, or to a command of CKPT_TO for this process alone.
+bool is_streamed();
 std::span<const AddrRange> own_memory();
 // The job's directory, or, where this user may not write into it, the program's own (own_directory.h), which
 // may have been handed over. *name: that of the one that is opened, valid until the next is.

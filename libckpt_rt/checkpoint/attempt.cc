@@ -56,9 +56,8 @@ void say_what_is_not_used(Attempt& attempt, const BackEnd& back_end) {
 
 void choose_increments(Attempt& attempt, const BackEnd& back_end) {
   if (user_settings().increments == 0) return;
-  const char* why = user_settings().to[0] != '\0'
-                        ? "whoever gets images by CKPT_TO need not have the one before"
-                        : back_end.why_no_increments();
+  const char* why = job::is_streamed() ? "whoever gets images by CKPT_TO need not have the one before"
+                                       : back_end.why_no_increments();
   attempt.in_force.increments = why == nullptr;
   if (why != nullptr) log_format(attempt.space.log(), "no increments: {}; images are full", why);
 }
@@ -66,7 +65,7 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
 // A seccomp filter may kill a thread that makes a call that the program does not make.
 bool keeps_files() {
   const Settings& s = user_settings();
-  return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
+  return !job::is_streamed() && s.files != KeptFiles::kNone && !is_filtered();
 }
 
 // In the image, so wherever that goes.
@@ -252,6 +251,7 @@ Result<void> Attempt::commit() {
   if (job::place() == nullptr) CKPT_TRY(check_images_stay(space.log(), own_directory::name()));
   cost.bytes_memory = stats->bytes_memory;
   cost.bytes_written = stats->bytes_written;
+  cost.image_state = stats->as_parent.state;
   cost.durable_ns = now_ns() - requested_ns;
   watch.parent = stats->as_parent;
   watch.image_bytes = stats->bytes_memory;

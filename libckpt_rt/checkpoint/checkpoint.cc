@@ -107,7 +107,8 @@ Result<CheckpointCost> take_checkpoint() {
       result = run_attempt(method, attempt);
       points::at("checkpoint.run");
       outcome = attempt.outcome;
-      if (result.ok()) result = job::written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written});
+      if (result.ok())
+        result = job::written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written, cost.image_state});
       outcome.keeps_watch = outcome.keeps_watch && result.ok();
       if (result.ok()) in_force::remember(attempt.in_force);
       if (result.ok()) prune_and_log(cost, attempt.image.key());

@@ -28,7 +28,8 @@ struct CheckpointCost {
   int64_t longest_wait_ns = 0;   // upper bound of the longest wait of a thread on a protected page
   uint64_t forced_copies = 0, sequential_copies = 0, release_copies = 0, faults = 0;
   uint64_t bytes_memory = 0, bytes_written = 0;
-  int64_t durable_ns = 0;  // from the request until the rename was synced
+  uint64_t image_state = 0;  // ParentImage::state
+  int64_t durable_ns = 0;    // from the request until the rename was synced
   uint32_t threads = 0, mappings = 0, descriptors = 0, attempts = 0;
   bool restartable = true;  // false: a note of the image says why no restart of it can be
   uint32_t pool_waits_forced = 0, pool_waits_sequential = 0;

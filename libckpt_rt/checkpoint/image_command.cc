@@ -93,7 +93,7 @@ struct ImageCommand::Shared {
   int error = 0;             // why it could not be started, errno
   char* argv[4];
   char** environment;
-  std::byte* child_stack_top;
+  std::byte *nanny_stack_top, *child_stack_top;
 };
 
 // The child of a vfork: shares memory with us and the nanny, nothing else.
@@ -138,22 +138,28 @@ void ImageCommand::nanny(void* shared) {
   sys::call(__NR_exit_group, 0);
 }
 
-Result<void> ImageCommand::start(const char* command, const char* name, const ImageIdentity& identity,
-                                 int dir_fd, Arena& arena) {
+Error ImageCommand::not_started(long error) const {
+  return make_error(ExitCode::kSystem, static_cast<int>(error),
+                    "cannot start the command of CKPT_TO ({}): {}", errno_name(static_cast<int>(error)),
+                    command_);
+}
+
+Result<void> ImageCommand::start(const char* command, const Facts& facts, int dir_fd, Arena& arena) {
+  CKPT_TRY(prepare(command, facts, dir_fd, arena));
+  CKPT_TRY(launch());
+  return await_launch();
+}
+
+Result<void> ImageCommand::prepare(const char* command, const Facts& facts, int dir_fd, Arena& arena) {
   command_ = command;
-  name_ = name;
-  auto failed = [&](long error) {
-    return make_error(ExitCode::kSystem, static_cast<int>(error),
-                      "cannot start the command of CKPT_TO ({}): {}", errno_name(static_cast<int>(error)),
-                      command_);
-  };
+  name_ = facts.name;
   constexpr size_t kOwn = 5, kText = 1100;
   shared_ = static_cast<Shared*>(arena.allocate(sizeof(Shared)));
   auto* stacks = static_cast<std::byte*>(arena.allocate(2 * kStack, 64));
   auto** environment = static_cast<char**>(arena.allocate((kept_count + kOwn + 1) * sizeof(char*)));
   auto* text = static_cast<char*>(arena.allocate(kOwn * kText));
   if (shared_ == nullptr || stacks == nullptr || environment == nullptr || text == nullptr)
-    return failed(ENOMEM);
+    return not_started(ENOMEM);
   *shared_ = {};
   size_t n = 0;
   for (; n < kept_count; ++n) environment[n] = kept_environment[n];
@@ -163,14 +169,14 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
     text += kText;
   };
   char run[33];
-  for (size_t i = 0; i < sizeof(identity.run_id); ++i)
-    fmt::format_to_n(run + 2 * i, 2, "{:02x}", identity.run_id[i]);
+  for (size_t i = 0; i < sizeof(ImageIdentity::run_id); ++i)
+    fmt::format_to_n(run + 2 * i, 2, "{:02x}", facts.run_id[i]);
   run[32] = '\0';
-  set("CKPT_IMAGE_NAME={}", name);
-  set("CKPT_SEQUENCE={}", identity.sequence);
+  set("CKPT_IMAGE_NAME={}", facts.name);
+  set("CKPT_SEQUENCE={}", facts.sequence);
   set("CKPT_RUN_ID={}", static_cast<const char*>(run));
-  set("CKPT_PROGRAM={}", static_cast<const char*>(this_process.name));
-  set("CKPT_PID={}", this_process.pid);
+  set("CKPT_PROGRAM={}", facts.program);
+  set("CKPT_PID={}", facts.pid);
   environment[n] = nullptr;
   static char shell[] = "sh", option[] = "-c";
   shared_->argv[0] = shell;
@@ -178,45 +184,55 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
   shared_->argv[2] = const_cast<char*>(command);
   shared_->argv[3] = nullptr;
   shared_->environment = environment;
-  shared_->parent = sys::getpid();
+  shared_->nanny_stack_top = stacks + kStack;
   shared_->child_stack_top = stacks + 2 * kStack;
 
   int image[2], ready[2];
-  if (long r = sys::call(__NR_pipe2, image, O_CLOEXEC); sys::failed(r)) return failed(r);
-  ScopedFd input = moved_up(image[0]);
+  if (long r = sys::call(__NR_pipe2, image, O_CLOEXEC); sys::failed(r)) return not_started(r);
+  input_ = moved_up(image[0]);
   pipe_ = moved_up(image[1]);
-  if (long r = sys::call(__NR_pipe2, ready, O_CLOEXEC); sys::failed(r)) return failed(r);
-  ScopedFd started = moved_up(ready[0]), starting = moved_up(ready[1]);
+  if (long r = sys::call(__NR_pipe2, ready, O_CLOEXEC); sys::failed(r)) return not_started(r);
+  started_ = moved_up(ready[0]), starting_ = moved_up(ready[1]);
   long output = -EBADF;
   if (user_settings().log) {
     const int log = open_log(dir_fd, 0);
     if (log >= 0) output = log;
   }
   if (sys::failed(output)) output = sys::call(__NR_openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0);
-  if (sys::failed(output)) return failed(output);
-  ScopedFd log = moved_up(static_cast<int>(output));
-  if (!input.valid() || !pipe_.valid() || !started.valid() || !starting.valid() || !log.valid())
-    return failed(EMFILE);
+  if (sys::failed(output)) return not_started(output);
+  output_ = moved_up(static_cast<int>(output));
+  if (!input_.valid() || !pipe_.valid() || !started_.valid() || !starting_.valid() || !output_.valid())
+    return not_started(EMFILE);
   sys::call(__NR_fcntl, pipe_.get(), static_cast<long>(F_SETPIPE_SZ), static_cast<long>(kPipeBytes));
-  shared_->input = input.get();
-  shared_->output = log.get();
-  shared_->ready = starting.get();
+  shared_->input = input_.get();
+  shared_->output = output_.get();
+  shared_->ready = starting_.get();
+  return {};
+}
 
-  long child =
-      ckpt_clone_thread(CLONE_VM, stacks + kStack, nullptr, nullptr, nullptr, &ImageCommand::nanny, shared_);
-  if (sys::failed(child)) return failed(child);
+Result<void> ImageCommand::launch() {
+  shared_->parent = sys::getpid();
+  const long child = ckpt_clone_thread(CLONE_VM, shared_->nanny_stack_top, nullptr, nullptr, nullptr,
+                                       &ImageCommand::nanny, shared_);
+  if (sys::failed(child)) return not_started(child);
   nanny_ = child;
-  starting.reset();
-  input.reset();
+  starting_.reset();
+  input_.reset();
+  output_.reset();
+  return {};
+}
+
+Result<void> ImageCommand::await_launch() {
   // The read ends when the command is executed, or the process that was to execute it is gone.
   char none;
-  while (sys::call(__NR_read, started.get(), &none, 1) == -EINTR) {
+  while (sys::call(__NR_read, started_.get(), &none, 1) == -EINTR) {
   }
+  started_.reset();
   if (shared_->error == 0) return {};
   const int error = shared_->error;
   pipe_.reset();
   wait_for_end();
-  return failed(error);
+  return not_started(error);
 }
 
 // Has the command ended, or does it within this time? A command that says nothing more may live on.

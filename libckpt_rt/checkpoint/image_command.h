@@ -31,9 +31,22 @@ void keep_command_environment(char** environment);
 
 class ImageCommand final : public ImageOutput {
  public:
-  // Starts the command. `command` and `name` (the image's) must outlive this; dir_fd: where the log is.
-  Result<void> start(const char* command, const char* name, const ImageIdentity& identity, int dir_fd,
-                     Arena& arena);
+  // What the command is told, and must outlive it. name: of the image, or of the job's checkpoint.
+  struct Facts {
+    const char* name;
+    const uint8_t* run_id;  // 16 bytes; of a job: its id
+    uint64_t sequence;
+    const char* program;
+    int pid;
+  };
+  // Starts the command. dir_fd: where the log is.
+  Result<void> start(const char* command, const Facts& facts, int dir_fd, Arena& arena);
+  // The same in three steps, of which the second takes microseconds: from the first on fd() can be written to.
+  Result<void> prepare(const char* command, const Facts& facts, int dir_fd, Arena& arena);
+  Result<void> launch();
+  Result<void> await_launch();
+  // Of what launch() has started; 0: nothing.
+  bool is_launched() const { return nanny_ != 0; }
 
   int fd() const override { return pipe_.get(); }
   bool direct() const override { return false; }
@@ -52,12 +65,13 @@ class ImageCommand final : public ImageOutput {
   // Waits until the command has ended; its wait status, or -1 when that is not known.
   int wait_for_end();
   Error ended(int status, const char* when) const;
+  Error not_started(long error) const;
 
   Shared* shared_ = nullptr;
   const char* command_ = "";
   const char* name_ = "";
-  long nanny_ = 0;  // pid; 0: not running
-  ScopedFd pipe_;
+  long nanny_ = 0;                                       // pid; 0: not running
+  ScopedFd pipe_, input_, output_, started_, starting_;  // all but the first until it runs
   StreamBackend backend_;
 };
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -301,7 +302,7 @@ Result<std::optional<std::string>> find_job(const std::string& argument) {
   return newest;
 }
 
-int restart_job(const RestartOptions& options, const std::string& directory, char** argv) {
+int restart_job(const RestartOptions& options, const std::string& directory, char** argv, JobSpool* spool) {
   const int64_t start_ns = now_ns();
   auto manifest = read_manifest(directory);
   if (!manifest.ok()) return finish_with_error(options, manifest.error());
@@ -330,6 +331,13 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   }
   auto job = open_job(directory, std::move(*manifest), options.trust);
   if (!job.ok()) return finish_with_error(options, job.error());
+  if (spool != nullptr) {
+    unsetenv("CKPT_RESTART_SPOOL");
+    // What files held that are put back is saved where this was started, as of an image from standard input.
+    for (auto& plan : job->plans) {
+      if (plan != nullptr) plan->image_directory = std::filesystem::current_path();
+    }
+  }
   if (auto r = plan_tree(*job); !r.ok()) return finish_with_error(options, r.error());
   if (auto r = check_ids(*job); !r.ok()) return finish_with_error(options, r.error());
   if (auto r = check_job(*job, loading_of(options, *job), {}); !r.ok())
@@ -371,6 +379,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
       [](uint32_t) { return std::string(); }, nullptr, job->place);
   if (!namespaces.new_pid) supervisor.adopt_orphans();
   if (terminal.other_size()) supervisor.send(SIGWINCH);
+  if (spool != nullptr) spool->remove();  // all is loaded
 
   if (hosts_plan() != nullptr) {
     hosts_plan()->say_running(outcome->outer_pids[static_cast<size_t>(

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "image/read/job_spool.h"
 #include "restart/options.h"
 
 namespace ckpt {
@@ -15,7 +16,7 @@ namespace ckpt {
 // job; nullopt: none of a job.
 Result<std::optional<std::string>> find_job(const std::string& argument);
 
-// The exit code of ckpt-restart; ends as the topmost process ends.
-int restart_job(const RestartOptions& options, const std::string& directory, char** argv);
+// The exit code of ckpt-restart; ends as the topmost process ends. spool: what the directory is of, or nullptr; it goes when all is loaded.
+int restart_job(const RestartOptions& options, const std::string& directory, char** argv, JobSpool* spool);
 
 }  // namespace ckpt

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/image/core/elf_core.h"
 #include "cli/image/key_option.h"
+#include "cli/image/unpacked.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
@@ -20,7 +21,8 @@ struct CoreOptions {
   std::string image, output;
 };
 
-Result<void> core(const CoreOptions& o) {
+Result<void> core(CoreOptions& o) {
+  CKPT_TRY(unpack_stream(o.image));
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();
   auto image = ImageChain::open(*path);

@@ -19,18 +19,19 @@ long StreamBackend::attach(int fd, std::span<std::byte>, uint32_t in_flight) {
 long StreamBackend::write(const WriteRequest& request) {
   if (done_count_ == limit_) return -EBUSY;
   if (request.offset != next_) return -ESPIPE;
-  long result = request.bytes;
-  for (uint32_t done = 0; done < request.bytes;) {
-    long n = sys::call(__NR_write, fd_, request.data + done, request.bytes - done);
+  const long failed = put(request.data, request.bytes);
+  next_ += request.bytes;
+  done_[done_count_++] = {request.slot, failed != 0 ? failed : long{request.bytes}};
+  return 0;
+}
+
+long StreamBackend::put(const std::byte* data, uint32_t bytes) {
+  for (uint32_t done = 0; done < bytes;) {
+    const long n = sys::call(__NR_write, fd_, data + done, bytes - done);
     if (n == -EINTR) continue;
-    if (n <= 0) {
-      result = n == 0 ? -EIO : n;
-      break;
-    }
+    if (n <= 0) return n == 0 ? -EIO : n;
     done += static_cast<uint32_t>(n);
   }
-  next_ += request.bytes;
-  done_[done_count_++] = {request.slot, result};
   return 0;
 }
 

@@ -8,7 +8,7 @@
 
 namespace ckpt {
 
-class StreamBackend final : public FileBackend {
+class StreamBackend : public FileBackend {
  public:
   long attach(int fd, std::span<std::byte> staging, uint32_t in_flight) override;
   long write(const WriteRequest& request) override;
@@ -17,6 +17,10 @@ class StreamBackend final : public FileBackend {
   long sync(int) override { return 0; }
   void detach() override { fd_ = -1; }
   const char* name() const override { return "stream"; }
+
+ protected:
+  // All of it. Returns 0 or a negative errno.
+  virtual long put(const std::byte* data, uint32_t bytes);
 
  private:
   static constexpr uint32_t kMaxInFlight = 64;

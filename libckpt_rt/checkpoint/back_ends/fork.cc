@@ -23,7 +23,7 @@ namespace ckpt {
 struct ForkBackEnd::Report {
   bool ok;
   Error error;
-  uint64_t bytes_memory, bytes_written, sequential;
+  uint64_t bytes_memory, bytes_written, image_state, sequential;
 };
 
 // What a forked child does not get a copy of is copied now: shared memory, and what the program excluded from
@@ -86,6 +86,7 @@ void ForkBackEnd::write_in_child(Report& report) {
   }
   report.bytes_memory = attempt_.cost.bytes_memory;
   report.bytes_written = attempt_.cost.bytes_written;
+  report.image_state = attempt_.cost.image_state;
   report.sequential = attempt_.cost.sequential_copies;
 }
 
@@ -117,6 +118,7 @@ Result<void> ForkBackEnd::await(long child, const Report& report) {
   attempt_.cost.account.child_ns = ns(used.ru_utime) + ns(used.ru_stime);
   attempt_.cost.bytes_memory = report.bytes_memory;
   attempt_.cost.bytes_written = report.bytes_written;
+  attempt_.cost.image_state = report.image_state;
   attempt_.cost.sequential_copies = report.sequential;
   attempt_.cost.durable_ns = now_ns() - attempt_.requested_ns;
   return {};

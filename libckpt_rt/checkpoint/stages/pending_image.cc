@@ -22,13 +22,16 @@ namespace {
 
 constexpr RingGuard kRingGuard{&fork_hold::hold, &fork_hold::release};
 
-bool goes_to_command() { return user_settings().to[0] != '\0'; }
+bool is_in_job_stream() { return job::place() != nullptr && job::place()->streamed; }
 
-SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
+SinkOptions image_options(HelperThreads* helpers, ImageOutput* command, ImageOutput* stream) {
   SinkOptions options;
   options.helpers = helpers;
   options.ring_guard = &kRingGuard;
-  if (goes_to_command()) options.output = command;
+  if (is_in_job_stream())
+    options.output = stream;
+  else if (job::is_streamed())
+    options.output = command;
   set_compression(options, user_settings().compress);
   options.knowledge = &image_history.compression;
   return options;
@@ -36,7 +39,7 @@ SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
 
 }  // namespace
 
-PendingImage::PendingImage() : sink_(image_options(&compression_threads_, &command_)) {}
+PendingImage::PendingImage() : sink_(image_options(&compression_threads_, &command_, &stream_)) {}
 
 PendingImage::~PendingImage() {
   sink_.abort();
@@ -44,7 +47,7 @@ PendingImage::~PendingImage() {
 }
 
 Result<void> PendingImage::reserve(uint64_t most_saved) {
-  const SinkOptions options = image_options(&compression_threads_, &command_);
+  const SinkOptions options = image_options(&compression_threads_, &command_, &stream_);
   return arena_.reserve(DirectSink::arena_bytes(options, most_saved)) ? Result<void>()
                                                                       : no_memory("the checkpoint's lists");
 }
@@ -72,8 +75,11 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
   auto sequence =
       place == nullptr ? next_sequence(directory, this_process.run_id) : Result<uint64_t>(place->sequence);
   if (!sequence.ok()) return sequence.error();
-  if (goes_to_command())
-    image_history.last_streamed = *sequence = std::max(*sequence, image_history.last_streamed + 1);
+  if (job::is_streamed()) {
+    // Of a job they are counted in its directory (job/directory).
+    if (place == nullptr) *sequence = std::max(*sequence, image_history.last_streamed + 1);
+    image_history.last_streamed = *sequence;
+  }
   std::memcpy(identity_.run_id, this_process.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
   choose_parent(place != nullptr ? place->directory : directory, parent);
@@ -84,7 +90,7 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
   if (place != nullptr) {
     std::memcpy(name_.text, place->name, sizeof(place->name));
     std::memcpy(cost.image, place->path, sizeof(place->path));
-  } else if (goes_to_command()) {
+  } else if (job::is_streamed()) {
     *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}", name_.text).out = '\0';
   } else {
     *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}/{}", own_directory::name(), name_.text).out =
@@ -95,7 +101,7 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
 
 void PendingImage::choose_parent(int directory, const ParentImage& parent) {
   identity_.parent = {};
-  if (goes_to_command()) return;  // the receiver need not have the image before
+  if (job::is_streamed()) return;  // the receiver need not have the image before
   if (job::place() != nullptr && job::place()->full) return;
   if (parent.sequence == 0 || !chain_may_grow(parent, user_settings().increments + 1)) return;
   // The program may have been restarted twice: both write into one directory, and prune it.
@@ -107,8 +113,12 @@ void PendingImage::choose_parent(int directory, const ParentImage& parent) {
 }
 
 Result<void> PendingImage::open(int directory, ReleaseBuffer release, void* context) {
-  if (goes_to_command()) {
-    CKPT_TRY(command_.start(user_settings().to, name_.text, identity_, directory, arena_));
+  if (is_in_job_stream()) {
+    stream_.open(job::place()->stream, static_cast<uint32_t>(this_process.pid), name_.text);
+  } else if (job::is_streamed()) {
+    const ImageCommand::Facts facts{name_.text, identity_.run_id, identity_.sequence, this_process.name,
+                                    this_process.pid};
+    CKPT_TRY(command_.start(user_settings().to, facts, directory, arena_));
   }
   const int place = job::place() != nullptr ? job::place()->directory : directory;
   return sink_.open(place, name_.text, identity_, arena_, release, context);

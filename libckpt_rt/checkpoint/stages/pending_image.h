@@ -6,6 +6,7 @@
 
 #include "image/write/direct_sink.h"
 #include "image/write/image_directory.h"
+#include "image/write/job_stream_output.h"
 #include "libckpt_rt/checkpoint/compression_threads.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 
@@ -48,6 +49,7 @@ class PendingImage {
   ScopedFd parent_;  // held until this image is one of those that stay
   ImageName name_;
   ImageCommand command_;
+  JobStreamOutput stream_;
   CompressionThreads compression_threads_;
   DirectSink sink_;
   ImageKey* key_ = nullptr;  // in memory that no image holds; wiped at the end

@@ -1,0 +1,71 @@
+// A job's checkpoint that goes to the command of CKPT_TO (image/format/job_stream.h): all members write into one pipe, in turns.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+
+#include "base/named_points.h"
+#include "job/capture/coordinator.h"
+#include "job/directory/job_directory.h"
+#include "job/identity/own_job.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+// The command is started when all threads go on; the pipe is there now, so that members get it with what they are asked.
+Result<void> Coordinator::open_stream(const char* program) {
+  const ImageCommand::Facts facts{name_.text, own_job.identity.id, place.sequence, program,
+                                  own_job.identity.root};
+  CKPT_TRY(command_.prepare(user_settings().to, facts, directory_, arena_));
+  const long turn = sys::call(__NR_eventfd2, 1L, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC);
+  if (sys::failed(turn))
+    return make_error(ExitCode::kSystem, static_cast<int>(turn), "no eventfd for the stream of the job ({})",
+                      errno_name(static_cast<int>(turn)));
+  turn_.reset(static_cast<int>(turn));
+  // Its other end is the command's, and waits as it likes.
+  sys::call(__NR_fcntl, command_.fd(), static_cast<long>(F_SETFL), static_cast<long>(O_WRONLY | O_NONBLOCK));
+  place.stream = {command_.fd(), turn_.get(), -1};
+  const long r = write_job_head(place.stream);
+  return r == 0 ? Result<void>()
+                : make_error(ExitCode::kIo, static_cast<int>(-r), "{}: the stream cannot be begun ({})",
+                             static_cast<const char*>(name_.text), errno_name(static_cast<int>(r)));
+}
+
+// All images are in the stream. It counts when the command says so.
+Result<void> Coordinator::commit_to_stream() {
+  CKPT_TRY(command_.await_launch());
+  const ScopedFd file(static_cast<int>(
+      sys::call(__NR_openat, temporary_.get(), kManifestName, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+  struct stat st {};
+  std::byte* text = nullptr;
+  if (file.valid() && sys::call(__NR_fstat, file.get(), &st) == 0)
+    text = static_cast<std::byte*>(arena_.allocate(static_cast<size_t>(st.st_size) + 1));
+  if (text == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
+  const auto bytes = static_cast<uint64_t>(st.st_size);
+  if (sys::call(__NR_pread64, file.get(), text, bytes, 0L) != st.st_size)
+    return make_error(ExitCode::kIo, EIO, "the manifest cannot be read");
+  long r = write_job_frame(place.stream, JobFrame::kBytes, kJobManifestEntry, bytes, text);
+  if (r == 0) r = write_job_frame(place.stream, JobFrame::kWhole, kJobManifestEntry, bytes);
+  if (r == 0) r = write_job_frame(place.stream, JobFrame::kEnd, report_.members + 1, 0);
+  if (r != 0)
+    return make_error(ExitCode::kIo, static_cast<int>(-r), "{}: the manifest cannot be sent ({})",
+                      static_cast<const char*>(name_.text), errno_name(static_cast<int>(r)));
+  points::at("leader.streamed");
+  CKPT_TRY(command_.publish(*command_.only_backend(), bytes, false));
+  note_streamed(directory_, place.sequence);
+  *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}", static_cast<const char*>(name_.text)).out =
+      '\0';
+  return {};
+}
+
+Error Coordinator::explain(const Error& error) {
+  if (!place.streamed || !command_.is_launched()) return error;
+  // Members say that nobody reads; why, only the command can tell.
+  Error of_pipe = error;
+  of_pipe.sys_errno = EPIPE;
+  return error.code == ExitCode::kIo ? command_.explain(of_pipe) : error;
+}
+
+}  // namespace ckpt::job
