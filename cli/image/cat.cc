@@ -120,9 +120,9 @@ void add_cat(CLI::App& app, ExitCode& exit) {
       ->option_text("HOW");
   add_key_option(command);
   command->footer(
-      "An increment is sent as a full image. Every byte is checked on the way: when something is wrong the "
-      "image\n"
-      "ends early and is refused by whoever reads it.\n"
+      "An increment is sent as a full image, the checkpoint of a job with all its images.\n"
+      "Every byte is checked on the way: when something is wrong the stream ends early and is refused by\n"
+      "whoever reads it.\n"
       "    ckpt cat images | ssh other ckpt-restart -\n"
       "Exit codes: 0 done, 64 wrong arguments or several programs in the directory, 65 damaged (or no image "
       "at all),\n"

@@ -77,7 +77,7 @@ void print_process(const ImageChain& image) {
   auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
-  fmt::print("{}\n", printable(image.path()));
+  fmt::print("{}\n", printable(as_given(image.path())));
   line("program", fmt::format("{} ({})", printable(m.process.comm), printable(m.mm.exe_path)));
   line("pid, parent, session", fmt::format("{}, {}, {}", p.pid, p.ppid, p.sid));
   line("user, group", fmt::format("{}, {}", p.uid[1], p.gid[1]));
@@ -223,7 +223,7 @@ OrderedJson json_of(const ImageChain& image, size_t frames) {
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
   OrderedJson j;
-  j["image"] = image.path();
+  j["image"] = as_given(image.path());
   j["version"] = image.brief().version;
   j["run_id"] = run_id_text(image.brief().run_id);
   j["sequence"] = image.brief().sequence;
@@ -336,15 +336,15 @@ const char* member_state(MemberState state) {
 
 OrderedJson job_json(const JobEntry& job) {
   const Manifest& m = job.manifest;
-  OrderedJson j{{"job", job.path},          {"job_id", m.job},
-                {"program", m.name},        {"sequence", m.sequence},
-                {"realtime_ns", m.time_ns}, {"root", m.root},
-                {"bytes", job.bytes},       {"bytes_memory", job.memory_bytes}};
+  OrderedJson j{{"job", as_given(job.path)}, {"job_id", m.job},
+                {"program", m.name},         {"sequence", m.sequence},
+                {"realtime_ns", m.time_ns},  {"root", m.root},
+                {"bytes", job.bytes},        {"bytes_memory", job.memory_bytes}};
   for (const char* list : {"members", "left_out", "descriptions"}) j[list] = OrderedJson::array();
   for (const ManifestMember& p : m.members) {
     OrderedJson one{{"pid", p.pid},     {"ppid", p.ppid},    {"group", p.pgid},
                     {"session", p.sid}, {"program", p.name}, {"state", member_state(p.state)}};
-    if (!p.image.empty()) one["image"] = job.path + "/" + p.image;
+    if (!p.image.empty()) one["image"] = as_given(job.path) + "/" + p.image;
     if (p.state == MemberState::kZombie) one["exit_status"] = p.exit_status;
     j["members"].push_back(std::move(one));
   }
@@ -360,8 +360,8 @@ OrderedJson job_json(const JobEntry& job) {
 
 void print_job(const JobEntry& job) {
   const Manifest& m = job.manifest;
-  fmt::print("job {} of {}: {} ({} of memory, {})\n", m.sequence, printable(m.name), printable(job.path),
-             human_bytes(job.memory_bytes), human_bytes(job.bytes));
+  fmt::print("job {} of {}: {} ({} of memory, {})\n", m.sequence, printable(m.name),
+             printable(as_given(job.path)), human_bytes(job.memory_bytes), human_bytes(job.bytes));
   fmt::print("  {:>7} {:>7} {:>7} {:>7}  {:<8}  {:<16} {}\n", "PID", "PARENT", "GROUP", "SESSION", "STATE",
              "PROGRAM", "IMAGE");
   for (const ManifestMember& p : m.members) {
@@ -372,7 +372,7 @@ void print_job(const JobEntry& job) {
   for (const ManifestLeftOut& l : m.left_out)
     fmt::print("  {:>7} left out: {} ({})\n", l.pid, printable(l.name), printable(l.reason));
   fmt::print("  {} shared by several processes; ckpt show {}/PID for one process\n",
-             plural(m.descriptions.size(), "open file is", "open files are"), printable(job.path));
+             plural(m.descriptions.size(), "open file is", "open files are"), printable(as_given(job.path)));
 }
 
 Result<void> show_job(const std::string& path, bool json) {

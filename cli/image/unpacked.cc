@@ -5,12 +5,30 @@
 #include <memory>
 #include <vector>
 
+#include "image/read/image_spool.h"
 #include "image/read/job_spool.h"
 
 namespace ckpt::cli {
 
+namespace {
+
+struct Unpacked {
+  std::string stream;
+  std::unique_ptr<JobSpool> spool;
+};
+std::vector<Unpacked> unpacked;
+
+}  // namespace
+
+std::string as_given(const std::string& path) {
+  for (const Unpacked& u : unpacked) {
+    const std::string& directory = u.spool->directory();
+    if (path.starts_with(directory)) return u.stream + path.substr(directory.size());
+  }
+  return path;
+}
+
 Result<void> unpack_stream(std::string& argument) {
-  static std::vector<std::unique_ptr<JobSpool>> spools;
   std::string stream = argument, member;
   struct stat st;
   if (const size_t slash = stream.rfind('/'); slash != std::string::npos && stat(stream.c_str(), &st) != 0 &&
@@ -22,7 +40,7 @@ Result<void> unpack_stream(std::string& argument) {
   if (!spool.ok()) return spool.error();
   if (*spool == nullptr) return {};
   argument = (*spool)->directory() + member;
-  spools.push_back(std::move(*spool));
+  unpacked.push_back({stream == "-" ? kStandardInput : stream, std::move(*spool)});
   return {};
 }
 

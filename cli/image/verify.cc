@@ -114,7 +114,7 @@ ExitCode verify(VerifyOptions& o) {
     if (!v.ok && (exit == ExitCode::kOk || v.error.code == ExitCode::kImageDamaged)) exit = v.error.code;
     if (v.no_restart && exit == ExitCode::kOk) exit = v.no_restart->code;
     if (o.json) {
-      nlohmann::ordered_json one{{"image", v.path}, {"ok", v.ok}, {"bytes", v.bytes}};
+      nlohmann::ordered_json one{{"image", as_given(v.path)}, {"ok", v.ok}, {"bytes", v.bytes}};
       if (!v.ok) {
         one["code"] = static_cast<int>(v.error.code);
         one["problem"] = std::string(v.error.message());
@@ -127,7 +127,7 @@ ExitCode verify(VerifyOptions& o) {
       }
       json.push_back(std::move(one));
     } else if (v.ok) {
-      fmt::print("{}: whole ({}){}\n", printable(v.path), human_bytes(v.bytes),
+      fmt::print("{}: whole ({}){}\n", printable(as_given(v.path)), human_bytes(v.bytes),
                  !o.restartable ? ""
                  : v.no_restart ? ", cannot be restarted here"
                                 : ", can be restarted here");

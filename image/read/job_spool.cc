@@ -155,7 +155,7 @@ class Unpacking {
     for (const auto& [entry, state] : entries_) {
       if (!state.whole) return damaged(name_, fmt::format("{} is not whole", file_of(entry)));
     }
-    if (frame.entry != entries_.size() || entries_.count(kJobManifestEntry) == 0)
+    if (frame.bytes != 0 || frame.entry != entries_.size() || entries_.count(kJobManifestEntry) == 0)
       return damaged(name_, "its end does not fit what came before");
     char more;
     if (from_.read(&more, 1) != 0) return damaged(name_, "something follows its end");

@@ -14,18 +14,20 @@ namespace {
 
 // Waits until `fd` is ready, or there is nobody to write for.
 long await_end(const JobStreamEnds& ends, int fd, short events) {
-  // POLLERR of a pipe: nobody reads. POLLHUP of the socket: nobody wants it. Both are always told. A descriptor that is closed
-  // (POLLNVAL: in a child that writes for a member the socket is) tells nothing.
-  pollfd wait[3] = {{fd, events, 0}, {ends.pipe, 0, 0}, {ends.watch, 0, 0}};
+  // POLLERR of a pipe, always told: nobody reads. A watch that is closed here (POLLNVAL: a socket of the member in the child that
+  // writes for it) tells nothing.
+  pollfd wait[3] = {{fd, events, 0}, {ends.pipe, 0, 0}, {ends.watch, ends.watch_events, 0}};
   for (;;) {
     const long r = sys::call(__NR_ppoll, wait, 3L, nullptr, nullptr, 8L);
     if (r == -EINTR) continue;
     if (r < 0) return r;
     if ((wait[1].revents & POLLERR) != 0) return -EPIPE;
-    if ((wait[2].revents & (POLLHUP | POLLERR)) != 0) return -ECANCELED;
+    if ((wait[2].revents & POLLNVAL) != 0)
+      wait[2].fd = -1;
+    else if (wait[2].revents != 0)
+      return -ECANCELED;
     if ((wait[0].revents & events) != 0) return 0;
     if (wait[0].revents != 0) return -EPIPE;
-    if (wait[2].revents != 0) wait[2].fd = -1;
   }
 }
 

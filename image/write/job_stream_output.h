@@ -14,10 +14,11 @@
 
 namespace ckpt {
 
-// Descriptors; none is owned. turn -1: nobody else writes. watch -1, or a socket whose other end wants the stream no more when it is
-// closed.
+// Descriptors; none is owned. turn -1: nobody else writes. watch -1, or what is closed when the stream is wanted no more, for a
+// process of the job has failed; or what can be read then, if watch_events is POLLIN.
 struct JobStreamEnds {
   int pipe = -1, turn = -1, watch = -1;
+  short watch_events = 0;
 };
 
 // Frame and bytes. Returns 0 or a negative errno: -EPIPE, nobody reads; -ECANCELED, nobody wants it.

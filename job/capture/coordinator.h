@@ -116,6 +116,7 @@ class Coordinator final : public Session {
   Result<void> agree_with_hosts();
   Result<void> commit();
   Result<void> open_stream(const char* program);
+  void watch_in_stream(int socket);
   Result<void> look_at_image(ManifestMember& member, const ImageKey* key);
   Result<void> commit_to_directory();
   Result<void> commit_to_stream();
@@ -136,7 +137,8 @@ class Coordinator final : public Session {
   ScopedFd listener_, temporary_;
   JobName name_;
   ImageCommand command_;  // of CKPT_TO
-  ScopedFd turn_;
+  ScopedFd turn_,
+      ends_;  // of the stream: the eventfd of its turns; an epoll of members' sockets that are closed
   Arena arena_;
   StoppedMembers stopped_{arena_};
   ArenaVector<Member> members_;

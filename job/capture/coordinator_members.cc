@@ -253,6 +253,7 @@ Result<void> Coordinator::accept_members() {
     found->socket = sys::failed(high) ? peer.release() : static_cast<int>(high);
     found->state = Member::State::kWithUs;
     found->reached = Step::kNone;
+    watch_in_stream(found->socket);
   }
 }
 

@@ -1,6 +1,8 @@
 // A job's checkpoint that goes to the command of CKPT_TO (image/format/job_stream.h): all members write into one pipe, in turns.
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 
@@ -24,13 +26,25 @@ Result<void> Coordinator::open_stream(const char* program) {
     return make_error(ExitCode::kSystem, static_cast<int>(turn), "no eventfd for the stream of the job ({})",
                       errno_name(static_cast<int>(turn)));
   turn_.reset(static_cast<int>(turn));
+  // A member may die while it has the turn, which this process's writer then waits for.
+  const long ends = sys::call(__NR_epoll_create1, static_cast<long>(EPOLL_CLOEXEC));
+  if (sys::failed(ends))
+    return make_error(ExitCode::kSystem, static_cast<int>(ends), "no epoll for the stream of the job ({})",
+                      errno_name(static_cast<int>(ends)));
+  ends_.reset(static_cast<int>(ends));
   // Its other end is the command's, and waits as it likes.
   sys::call(__NR_fcntl, command_.fd(), static_cast<long>(F_SETFL), static_cast<long>(O_WRONLY | O_NONBLOCK));
-  place.stream = {command_.fd(), turn_.get(), -1};
+  place.stream = {command_.fd(), turn_.get(), ends_.get(), POLLIN};
   const long r = write_job_head(place.stream);
   return r == 0 ? Result<void>()
                 : make_error(ExitCode::kIo, static_cast<int>(-r), "{}: the stream cannot be begun ({})",
                              static_cast<const char*>(name_.text), errno_name(static_cast<int>(r)));
+}
+
+void Coordinator::watch_in_stream(int socket) {
+  if (!ends_.valid()) return;
+  epoll_event closed{EPOLLRDHUP, {}};  // and EPOLLHUP, always
+  sys::call(__NR_epoll_ctl, ends_.get(), static_cast<long>(EPOLL_CTL_ADD), socket, &closed);
 }
 
 // All images are in the stream. It counts when the command says so.
@@ -61,11 +75,15 @@ Result<void> Coordinator::commit_to_stream() {
 }
 
 Error Coordinator::explain(const Error& error) {
-  if (!place.streamed || !command_.is_launched()) return error;
+  if (!place.streamed || !command_.is_launched() || error.code != ExitCode::kIo) return error;
+  if (error.sys_errno == ECANCELED) {
+    again = true;
+    return make_error(ExitCode::kInternal, 0, "a process of the job ended while its checkpoint was taken");
+  }
   // Members say that nobody reads; why, only the command can tell.
   Error of_pipe = error;
   of_pipe.sys_errno = EPIPE;
-  return error.code == ExitCode::kIo ? command_.explain(of_pipe) : error;
+  return command_.explain(of_pipe);
 }
 
 }  // namespace ckpt::job
