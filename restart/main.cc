@@ -169,16 +169,11 @@ int restart_on_hosts(const RestartOptions& options) {
 
 // The checkpoint of a job that comes as one stream. choose_mmap_base() may execute this program again: then it is there already.
 Result<std::unique_ptr<JobSpool>> spooled_job(const std::string& image) {
-  constexpr const char* kSpool = "CKPT_RESTART_SPOOL";
-  if (const char* before = getenv(kSpool); before != nullptr) {
-    auto spool = JobSpool::adopt(before);
-    unsetenv(kSpool);
-    return spool;
-  }
+  if (auto before = JobSpool::left_before()) return before;
   auto spool = JobSpool::of(image);
   if (spool.ok() && *spool != nullptr) {
     if (image == "-") CKPT_TRY(leave_standard_input());
-    setenv(kSpool, (*spool)->directory().c_str(), 1);
+    (*spool)->leave_to_next_execution();
   }
   return spool;
 }

@@ -1,5 +1,6 @@
 // ckpt cat: an image on standard output, full, for another machine or ckpt-restart -.
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -57,6 +58,11 @@ Result<void> send_job(const CatOptions& o, SinkOptions options, const std::strin
   std::map<std::string, uint64_t> sizes;
   for (const ManifestMember& m : job.manifest.members) {
     if (m.image.empty()) continue;
+    struct stat st;
+    if (stat((job.path + "/" + m.image).c_str(), &st) == 0 && st.st_uid != geteuid() && st.st_uid != 0)
+      return failure(ExitCode::kUnsupported, job.path + "/" + m.image,
+                     fmt::format("belongs to user {}, which a stream does not tell", st.st_uid),
+                     "send the directory as it is (tar)");
     JobStreamOutput output;
     output.open(ends, static_cast<uint32_t>(m.pid), "standard output");
     options.output = &output;

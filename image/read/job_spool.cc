@@ -2,20 +2,27 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/core.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <vector>
 
 #include "base/raii_fd.h"
+#include "base/sys.h"
 #include "image/format/io_error.h"
 #include "image/format/job_stream.h"
 #include "image/read/image_spool.h"
 #include "image/read/manifest.h"
+#include "image/read/reading_trust.h"
 #include "job/format/job_name.h"
 
 namespace ckpt {
@@ -23,6 +30,8 @@ namespace ckpt {
 namespace {
 
 constexpr uint32_t kMostEntries = 1 << 20;
+constexpr const char* kSpoolName = "/ckpt-job-";
+constexpr const char* kLeft = "CKPT_RESTART_SPOOL";
 constexpr size_t kSpoolStep = 1 << 20;
 
 // The bytes of a descriptor, the first of which were read already.
@@ -169,6 +178,33 @@ class Unpacking {
   std::vector<char> buffer_;
 };
 
+// A process that removes the directory when nobody has the other end of its pipe any more. -1: there is none, and it stays if this
+// process is killed.
+ScopedFd start_janitor(const std::string& directory) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ScopedFd();
+  ScopedFd wait(ends[0]), hold(ends[1]);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (fork() != 0) _exit(0);  // nobody's child: who waits for all children does not find it
+    setsid();
+    for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_IGN);
+    prctl(PR_SET_NAME, "ckpt-janitor");
+    if (dup2(wait.get(), 0) != 0) _exit(0);
+    sys::call(__NR_close_range, 1L, ~0u, 0L);
+    char none;
+    while (read(0, &none, 1) < 0 && errno == EINTR) {
+    }
+    std::error_code ignored;
+    std::filesystem::remove_all(directory, ignored);
+    _exit(0);
+  }
+  if (child < 0) return ScopedFd();
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return hold;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<JobSpool>> JobSpool::of(const std::string& argument) {
@@ -182,24 +218,25 @@ Result<std::unique_ptr<JobSpool>> JobSpool::of(const std::string& argument) {
     first = *peeked;
   } else {
     struct stat st;
-    if (stat(argument.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return std::unique_ptr<JobSpool>();
-    file.reset(open(argument.c_str(), O_RDONLY | O_CLOEXEC));
+    file.reset(open(argument.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    if (!file.valid() || fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode))
+      return std::unique_ptr<JobSpool>();
     char text[sizeof(kJobStreamMagic)];
-    const ssize_t n = file.valid() ? pread(file.get(), text, sizeof(text), 0) : 0;
+    const ssize_t n = pread(file.get(), text, sizeof(text), 0);
     first.assign(text, n > 0 ? static_cast<size_t>(n) : 0);
   }
   if (!is_job_stream(first)) return std::unique_ptr<JobSpool>();
+  if (!standard) CKPT_TRY(check_trust(file.get(), argument));
   const char* wanted = getenv("TMPDIR");
   std::string outer =
-      (wanted != nullptr && *wanted != '\0' ? wanted : "/tmp") + std::string("/ckpt-job-XXXXXX");
+      (wanted != nullptr && *wanted != '\0' ? wanted : "/tmp") + std::string(kSpoolName) + "XXXXXX";
   if (mkdtemp(outer.data()) == nullptr) {
     return make_error(
         ExitCode::kCannotCreate, errno,
         "{}: no directory for the job's images can be made ({}); set TMPDIR to one that you may write",
         shown_path(outer.c_str()).text, errno_name(errno));
   }
-  std::unique_ptr<JobSpool> spool(new JobSpool(outer));
-  spool->owner_ = getpid();
+  std::unique_ptr<JobSpool> spool(new JobSpool(outer, start_janitor(outer)));
   const bool from_pipe = standard && !standard_input_is_at_start();
   CKPT_TRY(spool->fill(standard ? STDIN_FILENO : file.get(), name,
                        from_pipe ? std::string_view(first) : std::string_view()));
@@ -218,10 +255,28 @@ Result<void> JobSpool::fill(int fd, const std::string& name, std::string_view be
   return {};
 }
 
-std::unique_ptr<JobSpool> JobSpool::adopt(std::string directory) {
-  std::unique_ptr<JobSpool> spool(new JobSpool(directory.substr(0, directory.rfind('/'))));
-  spool->job_ = std::move(directory);
-  spool->owner_ = getpid();
+void JobSpool::leave_to_next_execution() {
+  if (hold_.valid()) fcntl(hold_.get(), F_SETFD, 0);
+  setenv(kLeft, fmt::format("{}:{}:{}", owner_, hold_.get(), job_).c_str(), 1);
+}
+
+std::unique_ptr<JobSpool> JobSpool::left_before() {
+  const char* text = getenv(kLeft);
+  if (text == nullptr) return nullptr;
+  int pid = 0, hold = -1, at = 0;
+  const int found = std::sscanf(text, "%d:%d:%n", &pid, &hold, &at);
+  const std::string path = found == 2 ? text + at : "";
+  unsetenv(kLeft);
+  const size_t slash = path.rfind('/');
+  struct stat st;
+  // An execution keeps the pid. Whoever else sets the variable must not have a directory of his choice removed.
+  if (pid != getpid() || slash == std::string::npos || lstat(path.substr(0, slash).c_str(), &st) != 0 ||
+      !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0 ||
+      path.find(kSpoolName) == std::string::npos)
+    return nullptr;
+  if (hold >= 0) fcntl(hold, F_SETFD, FD_CLOEXEC);
+  std::unique_ptr<JobSpool> spool(new JobSpool(path.substr(0, slash), ScopedFd(hold)));
+  spool->job_ = path;
   return spool;
 }
 
@@ -233,6 +288,7 @@ void JobSpool::remove() {
   std::error_code ignored;
   if (!outer_.empty()) std::filesystem::remove_all(outer_, ignored);
   outer_.clear();
+  hold_.reset();
 }
 
 }  // namespace ckpt

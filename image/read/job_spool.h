@@ -1,24 +1,29 @@
 // A job's checkpoint that comes as one stream (image/format/job_stream.h), as a directory that can be read anywhere.
 //
 // Owner:     writer (reader half). Callers: main() of ckpt-restart and ckpt's commands; ordinary C++.
-// The directory is in $TMPDIR, else /tmp, 0700, and goes with this object. What is in it is checked by whoever reads it, as any
-// checkpoint is; here only that the stream is whole.
+// The directory is in $TMPDIR, else /tmp, 0700, and goes with this object; if this process is killed a child of it, which waits
+// for that, removes it. What is in it is checked by whoever reads it, as any checkpoint is; here only that the stream is whole.
 #pragma once
+
+#include <unistd.h>
 
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "base/raii_fd.h"
 #include "base/result.h"
 
 namespace ckpt {
 
 class JobSpool {
  public:
-  // argument: "-", standard input, or the path of a file or FIFO. nullptr: no stream of a job; standard input can be read from its
+  // argument: "-", standard input, or the path of a file. nullptr: no stream of a job; standard input can be read from its
   // beginning all the same. Errors: 65 damaged or cut, 73 and 74 no room in $TMPDIR.
   static Result<std::unique_ptr<JobSpool>> of(const std::string& argument);
-  // Made before this program was executed anew.
-  static std::unique_ptr<JobSpool> adopt(std::string directory);
+  // Of a program that executes itself anew: what the first execution has made, for the second. nullptr: there is none.
+  void leave_to_next_execution();
+  static std::unique_ptr<JobSpool> left_before();
   ~JobSpool();
   JobSpool(const JobSpool&) = delete;
   JobSpool& operator=(const JobSpool&) = delete;
@@ -28,10 +33,12 @@ class JobSpool {
   void remove();
 
  private:
-  explicit JobSpool(std::string outer) : outer_(std::move(outer)) {}
+  JobSpool(std::string outer, ScopedFd hold)
+      : outer_(std::move(outer)), hold_(std::move(hold)), owner_(getpid()) {}
   Result<void> fill(int fd, const std::string& name, std::string_view before);
 
   std::string outer_, job_;
+  ScopedFd hold_;  // the janitor acts when nobody has it any more
   int owner_ = 0;  // pid: a forked child removes nothing
 };
 

@@ -351,7 +351,7 @@ std::string with_sizes(std::string text, const std::map<std::string, uint64_t>& 
     const size_t from = at + key.size();
     text.replace(from, text.find_first_not_of("0123456789", from) - from, fmt::format("{}", bytes));
   }
-  text.resize(text.rfind("\"checksum\""));
+  text.resize(std::min(text.size(), text.rfind("\"checksum\"")));
   const auto sum = checksum_of(std::as_bytes(std::span(text)));
   return text + fmt::format("\"checksum\": \"{:016x}\"\n}}\n", sum);
 }

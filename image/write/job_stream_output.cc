@@ -12,23 +12,37 @@ namespace ckpt {
 
 namespace {
 
+constexpr int kStepMs = 1000, kStuckMs = 10'000;
+
+bool has_room(int pipe) {
+  pollfd room{pipe, POLLOUT, 0};
+  constexpr timespec kAtOnce{};
+  return sys::call(__NR_ppoll, &room, 1L, &kAtOnce, nullptr, 8L) > 0 && (room.revents & POLLOUT) != 0;
+}
+
 // Waits until `fd` is ready, or there is nobody to write for.
 long await_end(const JobStreamEnds& ends, int fd, short events) {
-  // POLLERR of a pipe, always told: nobody reads. A watch that is closed here (POLLNVAL: a socket of the member in the child that
-  // writes for it) tells nothing.
+  // POLLERR of a pipe, always told: nobody reads. A watch that is closed here (POLLNVAL) tells nothing.
   pollfd wait[3] = {{fd, events, 0}, {ends.pipe, 0, 0}, {ends.watch, ends.watch_events, 0}};
-  for (;;) {
-    const long r = sys::call(__NR_ppoll, wait, 3L, nullptr, nullptr, 8L);
+  for (int stuck_ms = 0; stuck_ms < kStuckMs;) {
+    constexpr timespec kStep{kStepMs / 1000, 0};
+    const long r = sys::call(__NR_ppoll, wait, 3L, &kStep, nullptr, 8L);
     if (r == -EINTR) continue;
     if (r < 0) return r;
     if ((wait[1].revents & POLLERR) != 0) return -EPIPE;
     if ((wait[2].revents & POLLNVAL) != 0)
       wait[2].fd = -1;
-    else if (wait[2].revents != 0)
+    else if (wait[2].revents != 0 && (ends.is_over == nullptr || ends.is_over(ends.context)))
       return -ECANCELED;
     if ((wait[0].revents & events) != 0) return 0;
     if (wait[0].revents != 0) return -EPIPE;
+    // A command that takes nothing may do so for as long as it likes.
+    if (r == 0 && fd == ends.turn && has_room(ends.pipe))
+      stuck_ms += kStepMs;
+    else if (r == 0)
+      stuck_ms = 0;
   }
+  return -ECANCELED;
 }
 
 long write_all(const JobStreamEnds& ends, const std::byte* data, uint64_t bytes) {

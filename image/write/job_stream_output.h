@@ -5,7 +5,8 @@
 // Turns:     a frame is longer than what the kernel writes to a pipe as one. `turn` is an eventfd (EFD_SEMAPHORE) of 1 that all
 //            share: who has taken it writes one frame, and puts it back. A process that fails within a frame keeps it: the
 //            stream is lost with that frame. The others wait for `turn`, and for the end of the reader, which the coordinator
-//            brings about.
+//            brings about. A process that was stopped within a frame keeps it too: where the pipe has room and the turn does not
+//            come for kStuckMs, who waits gives up.
 #pragma once
 
 #include "image/format/job_stream.h"
@@ -14,14 +15,16 @@
 
 namespace ckpt {
 
-// Descriptors; none is owned. turn -1: nobody else writes. watch -1, or what is closed when the stream is wanted no more, for a
-// process of the job has failed; or what can be read then, if watch_events is POLLIN.
+// Descriptors; none is owned. turn -1: nobody else writes. watch -1, or what has an event when the stream may be wanted no more:
+// a socket that is closed, or (watch_events) what can be read. is_over then tells whether it is; nullptr: it is.
 struct JobStreamEnds {
   int pipe = -1, turn = -1, watch = -1;
   short watch_events = 0;
+  bool (*is_over)(void* context) = nullptr;
+  void* context = nullptr;
 };
 
-// Frame and bytes. Returns 0 or a negative errno: -EPIPE, nobody reads; -ECANCELED, nobody wants it.
+// Frame and bytes. Returns 0 or a negative errno: -EPIPE, nobody reads; -ECANCELED, nobody wants it, or the turn does not come.
 long write_job_frame(const JobStreamEnds& ends, JobFrame kind, uint32_t entry, uint64_t bytes,
                      const std::byte* data = nullptr);
 long write_job_head(const JobStreamEnds& ends);

@@ -13,6 +13,7 @@
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
+#include "libckpt_rt/checkpoint/image_history.h"
 #include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
@@ -35,6 +36,8 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   place.streamed = !over_hosts && user_settings().to[0] != '\0';
   auto sequence = place.streamed ? next_streamed_sequence(directory_) : next_job_sequence(directory_);
   if (!sequence.ok()) return sequence.error();
+  // Also where the directory is another one since a restart.
+  if (place.streamed) *sequence = std::max(*sequence, image_history.last_streamed + 1);
   const char* comm = this_process.name;
   for (const Listed& m : members) {
     if (m.look.pid == own_job.identity.root) comm = m.look.name;

@@ -117,6 +117,8 @@ class Coordinator final : public Session {
   Result<void> commit();
   Result<void> open_stream(const char* program);
   void watch_in_stream(int socket);
+  void watch_no_more(int socket) const;
+  static bool is_stream_over(void* coordinator);
   Result<void> look_at_image(ManifestMember& member, const ImageKey* key);
   Result<void> commit_to_directory();
   Result<void> commit_to_stream();

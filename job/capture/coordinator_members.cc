@@ -241,6 +241,10 @@ Result<void> Coordinator::accept_members() {
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
+    if (place.streamed && who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid)))
+      return name(
+          *found, ExitCode::kUnsupported,
+          "is of another user: a stream (CKPT_TO) does not tell whose word an image is; leave CKPT_TO out");
     // Before the descriptor is sent: the member may write as soon as it has it.
     if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(open_to_other_users());
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
@@ -296,8 +300,9 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
     }
     again = again || failed->again != 0;
     passing = passing || failed->again == 2;
-    return make_error(static_cast<ExitCode>(failed->code), 0, "process {} ({}) of the job: {}",
-                      m.listed.look.pid, static_cast<const char*>(m.listed.look.name),
+    return make_error(static_cast<ExitCode>(failed->code), failed->sys_errno,
+                      "process {} ({}) of the job: {}", m.listed.look.pid,
+                      static_cast<const char*>(m.listed.look.name),
                       std::string_view(failed->text, strnlen(failed->text, sizeof(failed->text))));
   }
   if (message.step == Step::kSampled) {
@@ -319,6 +324,7 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
                    message.payload.size() / sizeof(Bookmark)};
   } else if (message.step == Step::kWritten) {
     if (const auto* written = message.as<Written>()) m.written = *written;
+    watch_no_more(m.socket);
   }
   m.reached = message.step;
   return {};

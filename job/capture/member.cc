@@ -148,12 +148,15 @@ class MemberSession final : public Session {
                                                                        : Result<void>();
   }
 
-  void in_writing_child() override { sys::call(__NR_close, socket_); }
+  // Of a stream the child watches it too, for the coordinator's end; it goes with this process.
+  void in_writing_child() override {
+    if (!place.streamed) sys::call(__NR_close, socket_);
+  }
 
   // For the coordinator, if it still wants to know.
   void tell(const Error& error) {
     if (told_) return;
-    Failed failed{static_cast<uint32_t>(error.code), passing ? 2u : again ? 1u : 0u, {}};
+    Failed failed{static_cast<uint32_t>(error.code), passing ? 2u : again ? 1u : 0u, error.sys_errno, {}};
     std::memcpy(failed.text, error.text, sizeof(failed.text));
     send_message(socket_, Step::kFailed, &failed, sizeof(failed));
   }

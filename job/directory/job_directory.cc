@@ -114,14 +114,16 @@ Result<uint64_t> next_streamed_sequence(int directory) {
   return std::max(*next, last + 1);
 }
 
-void note_streamed(int directory, uint64_t sequence) {
+Result<void> note_streamed(int directory, uint64_t sequence) {
   const long fd = sys::call(__NR_openat, directory, kStreamed,
                             O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600L);
-  if (sys::failed(fd)) return;
+  if (sys::failed(fd)) return image_io_error("create", kStreamed, fd);
   const ScopedFd file(static_cast<int>(fd));
   char digits[24];
   const auto end = fmt::format_to_n(digits, sizeof(digits), "{:020}\n", sequence);
-  sys::call(__NR_pwrite64, file.get(), digits, end.size, 0L);
+  const long n = sys::call(__NR_pwrite64, file.get(), digits, end.size, 0L);
+  return n == static_cast<long>(end.size) ? Result<void>()
+                                          : image_io_error("write", kStreamed, n < 0 ? n : -ENOSPC);
 }
 
 Result<ScopedFd> make_temporary(int directory, const JobName& name) {

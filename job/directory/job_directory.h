@@ -22,7 +22,7 @@ Result<uint64_t> next_job_sequence(int directory);
 
 // The same of checkpoints that are streamed (CKPT_TO), of which nothing stays there but the number of the last, in a file.
 Result<uint64_t> next_streamed_sequence(int directory);
-void note_streamed(int directory, uint64_t sequence);
+Result<void> note_streamed(int directory, uint64_t sequence);
 
 // A new temporary directory, 0700.
 Result<ScopedFd> make_temporary(int directory, const JobName& name);

@@ -146,6 +146,7 @@ struct Written {
 struct Failed {
   uint32_t code;   // ExitCode
   uint32_t again;  // 1: another attempt may succeed; 2: the same, once the program has gone on for a moment
+  int32_t sys_errno;
   char text[320];
 };
 

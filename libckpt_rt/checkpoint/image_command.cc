@@ -284,6 +284,9 @@ Result<void> ImageCommand::publish(FileBackend&, uint64_t, bool) {
 }
 
 void ImageCommand::remove() {
+  input_.reset();  // nobody reads what was not launched
+  // Before that the command has no group of its own.
+  if (nanny_ != 0 && started_.valid() && !await_launch().ok()) return;
   if (nanny_ != 0) sys::call(__NR_kill, -nanny_, SIGTERM);  // a group of its own
   pipe_.reset();
   if (!ends_within(kPatienceMs)) sys::call(__NR_kill, -nanny_, SIGKILL);

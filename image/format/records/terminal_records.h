@@ -11,7 +11,7 @@
 namespace ckpt {
 
 inline constexpr auto kTerminalMaster = static_cast<OpenFileKind>(43);
-inline constexpr auto kMasterDetail = static_cast<OpenFileDetail>(22);
+inline constexpr auto kMasterDetail = static_cast<OpenFileDetail>(23);
 inline constexpr uint32_t kTerminalSlaveMajor = 136;
 
 enum MasterFlag : uint32_t {
