@@ -316,8 +316,7 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
     if (s->fd < 0) continue;
     if (s->far_end >= 0) {
       if (s->is_tcp() && (s->has(kLinkOutside) || s->has(kLinkError))) {
-        const linger at_once{1, 0};
-        setsockopt(s->far_end, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        end_with_error(*s);
       } else if (s->detail.domain == AF_UNIX && s->has(kLinkError)) {
         send(s->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);  // unread there: reading here gives an error
       }
@@ -326,13 +325,14 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
     }
   }
   for (auto& s : sockets_) {
-    if (s->fd < 0) continue;
+    if (s->fd < 0 || s->has(kLinkNeverConnected)) continue;
     if ((s->detail.shut_down & 2) != 0) shutdown(s->fd, SHUT_WR);
     if ((s->detail.shut_down & 1) != 0 && !s->is_tcp()) shutdown(s->fd, SHUT_RD);
   }
   for (auto& s : sockets_) {
     if (s->fd < 0) continue;
-    if ((s->detail.shut_down & 1) != 0 && s->is_tcp()) shutdown(s->fd, SHUT_RD);
+    if ((s->detail.shut_down & 1) != 0 && s->is_tcp() && !s->has(kLinkNeverConnected))
+      shutdown(s->fd, SHUT_RD);
     settle(*s);
   }
   return {};

@@ -167,6 +167,17 @@ class ChannelBuilder {
   Result<void> connect_tcp_pair(ChannelSocket& s);
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
 
+  // How an end of a connection gets the address that it had: first as the kernel chose the port for a program that did not
+  // bind (such ports may be shared with connections that have just ended), then as a program binds.
+  enum class BindAs { kChosen, kBound };
+  static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way);
+  // After connect(2). False: the port is outside of those that the kernel chooses from, and so it has another one.
+  static bool has_port(int fd, const SocketName& from, BindAs way);
+
+  // failed.cc: connections that ended with an error, and those that were never made
+  Result<void> fail_to_connect(ChannelSocket& s);
+  void end_with_error(ChannelSocket& s);
+
   // far.cc: connections to other hosts of the job
   bool is_far(const ChannelSocket& s) const;
   static bool listens(const ChannelSocket& s);

@@ -188,13 +188,14 @@ struct SocketOptionDetail {
 };
 
 enum SocketLinkFlag : uint32_t {
-  kLinkPeerGone = 1u << 0,    // the other end is closed
-  kLinkOutside = 1u << 1,     // the other end is not in this process
-  kLinkUnaccepted = 1u << 2,  // the other end waits in the backlog of `listener`, at `position`
-  kLinkFileGone = 1u << 3,    // the path it is bound to leads to no file
-  kLinkConnected = 1u << 5,   // of TCP: this end called connect
-  kLinkAccepted = 1u << 6,    // of TCP: this end was accepted; neither: not known
-  kLinkError = 1u << 4,       // an error waits to be read: the other end has reset the connection
+  kLinkPeerGone = 1u << 0,        // the other end is closed
+  kLinkOutside = 1u << 1,         // the other end is not in this process
+  kLinkUnaccepted = 1u << 2,      // the other end waits in the backlog of `listener`, at `position`
+  kLinkFileGone = 1u << 3,        // the path it is bound to leads to no file
+  kLinkConnected = 1u << 5,       // of TCP: this end called connect
+  kLinkAccepted = 1u << 6,        // of TCP: this end was accepted; neither: not known
+  kLinkError = 1u << 4,           // an error waits to be read: the other end has reset the connection
+  kLinkNeverConnected = 1u << 7,  // of TCP: connect(2) has failed since it returned (O_NONBLOCK)
 };
 
 // The other end of a socket, and what else its neighbours need to know.
@@ -206,7 +207,7 @@ struct SocketLinkDetail {
   uint32_t position;     // in the backlog, from 0
   int32_t peek_offset;   // SO_PEEK_OFF, -1 none
   uint32_t buffer_lock;  // SO_BUF_LOCK
-  uint32_t reserved;
+  uint32_t error;        // of TCP, with kLinkError: which (errno); 0, of older images: ECONNRESET
 };
 
 enum SocketMessageFlag : uint32_t {

@@ -63,6 +63,9 @@ bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six);
 // The file that a Unix socket is bound to. inode: as UnixSocketFacts::file. False: no memory.
 bool look_at_file(SocketState& s, uint32_t inode, Arena& arena);
 
+// Which error waits in a TCP socket that has ended, told from its counters: reading it would take it. Into flags and error of
+// `link`. False: an error waits, and it cannot be told which.
+bool look_at_ended(int socket, SocketLinkDetail& link);
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);
 // The options of a TCP sender that let it hold bytes back: until there are more (TCP_CORK), or until the

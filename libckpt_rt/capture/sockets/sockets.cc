@@ -36,6 +36,11 @@ constexpr char kAbandoned[] =
     "by "
     "nobody: ask again later";
 
+constexpr char kUnknownError[] =
+    "descriptor {} ({}): an error waits in it that the kernel does not tell (no route, or a time-out): after "
+    "a restart "
+    "it is ECONNREFUSED";
+
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
 bool has_datagrams(const SocketState& s) {
@@ -157,6 +162,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
       if ((s.ready & POLLERR) != 0) s.link.flags |= kLinkError;
+      if (s.connection && info.tcpi_state == TCP_CLOSE && !look_at_ended(socket, s.link))
+        CKPT_TRY(note(1, kUnknownError, d.fd, d.path));
     }
     d.kind = s.connection ? OpenFileKind::kConnection : OpenFileKind::kSocket;
   } else if (has_datagrams(s)) {
