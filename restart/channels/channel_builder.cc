@@ -42,6 +42,10 @@ bool read_socket(ChannelSocket& s) {
                                       s.link = l;
                                       linked = true;
                                     });
+  for_each_detail<SocketPeerDetail>(*s.file, OpenFileDetail::kSocketPeer,
+                                    [&](const SocketPeerDetail& p, Blob) {
+                                      s.made_by = {p.pid, p.uid, p.gid};
+                                    });
   if (!linked && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kSocketPair) {
     s.link.peer = s.file->record.value;  // of an older image
     if (s.link.peer == 0) s.link.flags |= kLinkPeerGone;
@@ -348,7 +352,7 @@ void ChannelBuilder::finish() {
     if (s->far_end >= 0) close(s->far_end);
     s->fd = s->far_end = -1;
   }
-  for (auto& [name, fd] : helpers_) close(fd);
+  for (auto& [name, helper] : helpers_) close(helper.fd);
   helpers_.clear();
   for (const auto& name : left_over_names_) unlink(name.c_str());
   left_over_names_.clear();

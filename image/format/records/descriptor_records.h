@@ -115,6 +115,7 @@ enum class OpenFileDetail : uint32_t {
   kLongSocketOption = 18,
   kMovedWatch = 20,
   kSocketFile = 21,  // of a socket that is bound to a path whose file is there
+  kSocketPeer = 22,  // of a Unix socket, where the kernel tells it
 };
 
 struct DetailHeader {
@@ -213,6 +214,14 @@ struct SocketLinkDetail {
 enum SocketMessageFlag : uint32_t {
   kMessageUrgent = 1u << 0,       // of TCP: its one byte was sent with MSG_OOB
   kMessageCredentials = 1u << 1,  // pid, uid, gid were sent with it
+};
+
+// SO_PEERCRED: who made the pair, connected to this end, or listened where it connected; of a listening socket who listens.
+// The pid as the program sees it.
+struct SocketPeerDetail {
+  int32_t pid;
+  uint32_t uid, gid;
+  uint32_t reserved;
 };
 
 // Who may connect is what the rights of the file say; some programs look at them too.

@@ -263,7 +263,7 @@ class DescriptorCapture {
   // libckpt_rt/capture/sockets
   Result<void> look_at_sockets(SocketLook& look);
   Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
-  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
+  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts, int socket);
   Result<void> drain_to_other_hosts(SocketLook& look);
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);

@@ -20,6 +20,7 @@ struct SocketState {
   SocketLinkDetail link;
   SocketFileDetail file;           // mode 0: none
   const char *directory, *now_at;  // of `file`
+  SocketPeerDetail made_by;        // pid 0: the kernel does not tell
   bool connection;                 // TCP, neither listening nor new
   bool pair;                       // Unix, with another end or one that is gone
   short ready;                     // what poll(2) says

@@ -32,6 +32,10 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
       out.pad_to(8);
       out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketLink), sizeof(s.link)});
       out.put(s.link);
+      if (s.made_by.pid != 0) {
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketPeer), sizeof(s.made_by)});
+        out.put(s.made_by);
+      }
       if (s.file.mode != 0) {
         const uint32_t places = (s.file.directory_len + s.file.now_len + 7u) & ~7u;
         out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketFile),

@@ -136,7 +136,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     }
     facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
     if (facts == nullptr) return {};
-    look_at_unix(look, s, *facts);
+    look_at_unix(look, s, *facts, socket);
     if (s.abandoned) CKPT_TRY(forbid_for_now(kAbandoned, d));
     if (detail.type == SOCK_STREAM && (s.ready & POLLPRI) != 0) CKPT_TRY(forbid_for_now(kUrgentOfUnix, d));
     int unreceived = 0;
@@ -233,10 +233,15 @@ Result<void> DescriptorCapture::name_waiting(const SocketState& s) {
               d.fd, d.path);
 }
 
-void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts) {
+void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts,
+                                     int socket) {
   CapturedDescriptor& d = entries_[s.entry];
   s.detail.shut_down = facts.shut_down;
   s.waiting = facts.waiting;
+  ucred who{};
+  int length = sizeof(who);
+  if (sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.pid > 0)
+    s.made_by = {who.pid, who.uid, who.gid, 0};
   d.kind = OpenFileKind::kSocket;
   if (facts.state == TCP_LISTEN) {
     s.detail.backlog = static_cast<int32_t>(facts.backlog);
