@@ -190,6 +190,7 @@ class ChannelBuilder {
   // failed.cc: connections that ended with an error, and those that were never made
   Result<void> fail_to_connect(ChannelSocket& s);
   void end_with_error(ChannelSocket& s);
+  void refuse_datagram(const ChannelSocket& s);
 
   // far.cc: connections to other hosts of the job
   bool is_far(const ChannelSocket& s) const;

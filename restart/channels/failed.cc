@@ -89,6 +89,21 @@ Result<void> ChannelBuilder::fail_to_connect(ChannelSocket& s) {
   return park(s, std::move(fd));
 }
 
+// A datagram to a port at which nobody receives is refused by an ICMP message, which connecting the socket elsewhere does not take.
+void ChannelBuilder::refuse_datagram(const ChannelSocket& s) {
+  SocketName at = of_this_host(s.name, s.detail.domain);
+  // It has the port for itself, and takes datagrams of its peer alone, which is itself.
+  const ScopedFd nobody(socket(s.detail.domain, SOCK_DGRAM | SOCK_CLOEXEC, s.detail.protocol));
+  const bool refused = nobody.valid() && bind(nobody.get(), at.get(), at.length) == 0 &&
+                       getsockname(nobody.get(), reinterpret_cast<sockaddr*>(&at.address), &at.length) == 0 &&
+                       ::connect(nobody.get(), at.get(), at.length) == 0 &&
+                       ::connect(s.fd, at.get(), at.length) == 0 &&
+                       send(s.fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) == 0;
+  if (refused) return wait_for_error(s.fd);
+  say("{}: the error that waited in it (ECONNREFUSED) cannot be had again ({})", describe(s),
+      errno_name(errno));
+}
+
 // Before the far end is closed: what the socket gets by that is the error that it had.
 void ChannelBuilder::end_with_error(ChannelSocket& s) {
   if (s.has(kLinkError) && s.link.error == ETIMEDOUT) {

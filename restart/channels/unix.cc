@@ -243,6 +243,7 @@ Result<void> ChannelBuilder::connect_datagrams() {
   }
   for (auto& s : sockets_) {
     if (s->detail.domain == AF_UNIX || s->detail.type != SOCK_DGRAM || s->fd < 0) continue;
+    if (s->has(kLinkError)) refuse_datagram(*s);
     if (s->peer_name.length != 0 && ::connect(s->fd, s->peer_name.get(), s->peer_name.length) != 0) {
       say("{}: its peer cannot be reached from here ({})", describe(*s), errno_name(errno));
     }

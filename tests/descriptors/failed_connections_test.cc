@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "tests/descriptors/harness.h"
 
 namespace ckpt::test {
@@ -84,6 +86,44 @@ TEST_P(FailedConnections, Refused) {
       VERIFY_EQ(read_some(fd, 100), "in");
       close(accepted);
     }
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+  EXPECT_TRUE(trip.lines.empty()) << trip.lines[0];
+}
+
+TEST_P(FailedConnections, RefusedDatagram) {
+  const auto same = [](const sockaddr_in& a, const sockaddr_in& b) {
+    return a.sin_port == b.sin_port && a.sin_addr.s_addr == b.sin_addr.s_addr;
+  };
+  static sockaddr_in own, peer;
+  trip.setup = [&] {
+    const int nobody = socket(AF_INET, SOCK_DGRAM, 0);
+    auto address = loopback(0);
+    VERIFY(bind(nobody, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    address = ends_of(nobody, false);
+    close(nobody);
+    move_to(socket(AF_INET, SOCK_DGRAM, 0), 7);
+    VERIFY(connect(7, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    VERIFY(send(7, "x", 1, 0) == 1);
+    pollfd p{7, 0, 0};
+    poll(&p, 1, -1);
+    VERIFY_EQ(p.revents, POLLERR);
+    own = ends_of(7, false);
+    peer = ends_of(7, true);
+    write_file(dir / "names", std::string(reinterpret_cast<char*>(&own), sizeof(own)) +
+                                  std::string(reinterpret_cast<char*>(&peer), sizeof(peer)));
+  };
+  trip.after_stop = [] { VERIFY_EQ(error_of(7), ECONNREFUSED); };  // still there
+  trip.verify = [&] {
+    const std::string names = read_file(dir / "names");
+    std::memcpy(&own, names.data(), sizeof(own));
+    std::memcpy(&peer, names.data() + sizeof(own), sizeof(peer));
+    VERIFY(same(ends_of(7, false), own) && same(ends_of(7, true), peer));
+    VERIFY_EQ(events_of(7), POLLERR | POLLOUT);
+    VERIFY_EQ(error_of(7), ECONNREFUSED);
+    VERIFY_EQ(error_of(7), 0);
+    VERIFY(send(7, "x", 1, 0) == 1);
   };
   trip.run();
   EXPECT_TRUE(trip.notes.empty());

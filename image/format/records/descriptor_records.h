@@ -208,7 +208,7 @@ struct SocketLinkDetail {
   uint32_t position;     // in the backlog, from 0
   int32_t peek_offset;   // SO_PEEK_OFF, -1 none
   uint32_t buffer_lock;  // SO_BUF_LOCK
-  uint32_t error;        // of TCP, with kLinkError: which (errno); 0, of older images: ECONNRESET
+  uint32_t error;        // with kLinkError, of TCP and UDP: which (errno); 0, of older images: ECONNRESET
 };
 
 enum SocketMessageFlag : uint32_t {

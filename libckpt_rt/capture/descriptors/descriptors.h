@@ -295,7 +295,9 @@ class DescriptorCapture {
   bool take_early_copy(const CapturedDescriptor& d);
   int open_for_reading(const CapturedDescriptor& d) const;
   // named_content.cc
+  bool may_overwrite(size_t first_in_order);
   bool can_change_in_place(size_t first_in_order);
+  Result<void> note_too_long(size_t count, const CapturedDescriptor& first);
   bool take_room(uint64_t bytes) {
     if (bytes > contents_room_) return false;
     contents_room_ -= bytes;

@@ -43,6 +43,12 @@ constexpr char kUnknownError[] =
 
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
+// The program reads errors with what they are about (IP_RECVERR): they have a queue.
+bool keeps_errors(int socket, const SocketDetail& detail) {
+  return socket_option(socket, IPPROTO_IP, IP_RECVERR) != 0 ||
+         (detail.domain == AF_INET6 && socket_option(socket, IPPROTO_IPV6, IPV6_RECVERR) != 0);
+}
+
 bool has_datagrams(const SocketState& s) {
   return is_internet(s) && s.detail.type == SOCK_DGRAM &&
          (s.detail.protocol == IPPROTO_UDP || s.detail.protocol == IPPROTO_UDPLITE);
@@ -193,6 +199,10 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
                                 : 0;
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
+  if (has_datagrams(s) && (s.ready & POLLERR) != 0 && detail.peer_len != 0 && !keeps_errors(socket, detail)) {
+    s.link.flags |= kLinkError;
+    s.link.error = ECONNREFUSED;
+  }
   if (s.connection && s.link.state == TCP_SYN_SENT)
     look.diag.find_connecting(static_cast<uint32_t>(d.now.inode), detail.domain, s.peer, detail.peer_len);
   if (detail.domain == AF_UNIX && !look_at_file(s, facts->file, *arena_)) return arena_full();
