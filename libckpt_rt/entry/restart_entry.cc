@@ -14,6 +14,7 @@
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/directory/own_directory.h"
@@ -192,6 +193,8 @@ void release_all() {
   // All threads are in one list of such debts with this one (CLONE_SYSVSEM).
   if (const long r = system_v::owe_again(this_process.pid); r != 0)
     fail(RestartStage::kThreadState, r, 0, kDetailSemaphores);
+  if (const long r = socket_mappings::map_again(); r != 0)
+    fail(RestartStage::kThreadState, r, 0, kDetailSockets);
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);

@@ -119,10 +119,12 @@ void ChannelBuilder::listen_for(const ChannelSocket& client, const Listener& lis
 
 // Both ends, as one call of socketpair(2) by the process that had made them.
 Result<std::pair<ScopedFd, ScopedFd>> ChannelBuilder::make_pair(const ChannelSocket& s) {
-  const CallAs made = call_as(s.made_by, [&](std::array<int, 2>& pair) {
+  // Who is outside of the job may be there, and is not at the other end any more.
+  const ucred who = s.has(kLinkOutside) ? ucred{} : s.made_by;
+  const CallAs made = call_as(who, [&](std::array<int, 2>& pair) {
     return socketpair(s.detail.domain, s.detail.type | SOCK_CLOEXEC, s.detail.protocol, pair.data());
   });
-  if (made.no_process != 0) say_maker(s, s.made_by, made.no_process);
+  if (made.no_process != 0) say_maker(s, who, made.no_process);
   errno = made.error;
   if (made.result != 0) return cannot_make(s);
   return std::pair(ScopedFd(made.values[0]), ScopedFd(made.values[1]));

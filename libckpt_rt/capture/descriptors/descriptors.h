@@ -156,6 +156,8 @@ class DescriptorCapture {
   std::span<CapturedDescriptor> entries() { return entries_.span(); }
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
+  // A number of the program's that leads to this TCP connection; -1: none.
+  int tcp_socket(uint64_t inode) const;
 
  private:
   int hidden_ = -1;

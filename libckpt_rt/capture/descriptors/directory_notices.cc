@@ -9,6 +9,9 @@
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::directory_notices {
+
+constinit std::atomic<bool> any{false};
+
 namespace {
 
 // Taken for good: a descriptor's number leads to its last directory.
@@ -19,7 +22,7 @@ struct Place {
 };
 constexpr int kPlaces = 256;
 constinit Place places[kPlaces]{};
-constinit std::atomic<bool> any{false}, full{false};
+constinit std::atomic<bool> full{false};
 
 // The kernel adds what is asked for later, and forgets the rest once it has told something, unless it is to go on.
 uint32_t added(uint32_t before, uint32_t mask) { return mask == 0 ? 0 : before | mask; }
@@ -65,9 +68,7 @@ void take_again() {
   }
 }
 
-void forget() {
-  // Written only if it must be: in a child the page is its parent's still.
-  if (!any.load(std::memory_order_relaxed)) return;
+void forget_all() {
   for (Place& place : places) place.mask.store(0, std::memory_order_relaxed);
   any.store(false, std::memory_order_relaxed);
 }

@@ -6,6 +6,7 @@
 // Never:     allocates, locks, touches errno.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace ckpt::directory_notices {
@@ -14,7 +15,13 @@ namespace ckpt::directory_notices {
 void note(int fd, uint32_t mask);
 // Asks again for each of which the descriptor is still what it was.
 void take_again();
-void forget();
+
+extern constinit std::atomic<bool> any;
+void forget_all();
+// On the way of every fork: nothing but a look, as a rule.
+inline void forget() {
+  if (any.load(std::memory_order_relaxed)) forget_all();
+}
 // More directories than there is room for: some will not be asked for again.
 bool is_full();
 

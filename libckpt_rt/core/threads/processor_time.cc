@@ -1,5 +1,7 @@
 #include "libckpt_rt/core/threads/processor_time.h"
 
+#include <asm/prctl.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
@@ -20,7 +22,7 @@ constinit OfProcess at_stop{}, before{};
 // Threads that came back, by their id: places are taken while they come back, and stay.
 struct Place {
   std::atomic<int> tid;
-  uintptr_t thread_pointer;  // of another thread, which has the id later, it is another
+  uint64_t thread_pointer;  // of another thread, which has the id later, it is another
   ProcessorUse before;
 };
 constexpr uint32_t kPlaces = 4096;
@@ -31,7 +33,12 @@ uint32_t first_place(int tid) {
   return static_cast<uint32_t>(static_cast<uint64_t>(tid) * 0x9e3779b97f4a7c15u >> 40) % kPlaces;
 }
 
-uintptr_t thread_pointer() { return reinterpret_cast<uintptr_t>(__builtin_thread_pointer()); }
+// Asked for: a thread without one would fault.
+uint64_t thread_pointer() {
+  uint64_t at = 0;
+  sys::call(__NR_arch_prctl, ARCH_GET_FS, &at);
+  return at;
+}
 
 // nullptr: it did not come back, or found no place.
 const Place* place_of(int tid) {
