@@ -156,7 +156,7 @@ class DescriptorCapture {
   std::span<CapturedDescriptor> entries() { return entries_.span(); }
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
-  // A number of the program's that leads to this TCP connection; -1: none.
+  // A number of the program's that leads to this TCP socket; -1: none.
   int tcp_socket(uint64_t inode) const;
 
  private:

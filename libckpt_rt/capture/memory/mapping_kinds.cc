@@ -111,9 +111,11 @@ void MemoryMap::classify(Mapping& m) {
     m.kind = MappingKind::kVdso;
     return;
   }
-  if (m.shared && path.starts_with(socket_mappings::kPath)) {
-    // Its place: can_be_restarted() says whether what belongs there can be had again.
+  if (path.starts_with(socket_mappings::kPath)) {
+    // Its place: can_be_restarted() says whether what belongs there can be had again. kMapPrivate: of the socket; the place is
+    // private in any case.
     m.kind = MappingKind::kAnonymous;
+    if (!m.shared) m.map_flags |= kMapPrivate;
     m.shared = false;
     return;
   }

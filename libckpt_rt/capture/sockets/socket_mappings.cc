@@ -16,6 +16,7 @@ struct Noted {
   AddrRange range;
   uint64_t offset;
   int fd;
+  bool shared;
 };
 constexpr uint32_t kMost = 256;
 constinit Noted noted[kMost]{};
@@ -47,9 +48,9 @@ void begin() {
   if (count != 0) count = 0;
 }
 
-bool note(AddrRange range, uint64_t offset, int fd) {
+bool note(AddrRange range, uint64_t offset, bool shared, int fd) {
   if (count == kMost || !is_empty(range)) return false;
-  noted[count++] = {range, offset, fd};
+  noted[count++] = {range, offset, fd, shared};
   return true;
 }
 
@@ -57,7 +58,7 @@ long map_again() {
   for (uint32_t i = 0; i < count; ++i) {
     const Noted& n = noted[i];
     const long at = sys::call(__NR_mmap, n.range.start.value, n.range.size(), long{PROT_READ},
-                              long{MAP_SHARED | MAP_FIXED}, n.fd, n.offset);
+                              long{(n.shared ? MAP_SHARED : MAP_PRIVATE) | MAP_FIXED}, n.fd, n.offset);
     if (sys::failed(at)) return at;
   }
   return 0;

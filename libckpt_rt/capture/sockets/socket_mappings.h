@@ -17,7 +17,7 @@ inline constexpr std::string_view kPath = "socket:[";
 
 void begin();
 // False: it cannot be mapped again: something was received into it, there are too many, or no memory map of the kernel's says.
-bool note(AddrRange range, uint64_t offset, int fd);
+bool note(AddrRange range, uint64_t offset, bool shared, int fd);
 // The first error, or 0.
 long map_again();
 

@@ -276,13 +276,6 @@ void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const Uni
   }
 }
 
-int DescriptorCapture::tcp_socket(uint64_t inode) const {
-  for (const CapturedDescriptor& d : entries_) {
-    if (d.kind == OpenFileKind::kConnection && d.now.inode == inode && !d.in_flight) return d.fd;
-  }
-  return -1;
-}
-
 bool DescriptorCapture::is_socket_here(uint64_t object) const {
   for (const auto& other : entries_) {
     if (S_ISSOCK(other.now.mode) && object_number(other.now.device, other.now.inode) == object) return true;

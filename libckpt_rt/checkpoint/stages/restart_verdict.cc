@@ -17,7 +17,7 @@ namespace {
 bool is_noted(const Mapping& m, const ProcessCapture& capture) {
   if (m.prot != PROT_READ) return false;
   const int fd = capture.descriptors.tcp_socket(m.inode);
-  return fd >= 0 && socket_mappings::note(m.range, m.file_offset, fd);
+  return fd >= 0 && socket_mappings::note(m.range, m.file_offset, (m.map_flags & kMapPrivate) == 0, fd);
 }
 
 LostMapping lost_by_restart(const Mapping& m, const ProcessCapture& capture) {
