@@ -16,8 +16,7 @@ namespace {
 
 constexpr uint32_t kNeverMeasured = ~0u;  // tcpi_min_rtt of a socket whose SYN nobody has answered
 
-// The kernel has given up: so many segments or probes had no answer. linear: SYNs that are sent again without the wait
-// between them growing, before tcp_syn_retries counts (Linux 6.5); fewer cannot mean that it has given up.
+// The kernel has given up: so many segments or probes had no answer.
 bool has_given_up(int socket, const tcp_info& info, bool never_connected) {
   const int user = socket_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT);
   if (user != 0 && (info.tcpi_retransmits != 0 || info.tcpi_probes != 0)) return true;
@@ -49,11 +48,12 @@ bool look_at_ended(int socket, SocketLinkDetail& link) {
   const bool never_connected = info.tcpi_min_rtt == kNeverMeasured && info.tcpi_snd_wnd == 0;
   if (never_connected) link.flags |= kLinkNeverConnected;
   if ((link.flags & kLinkError) == 0) return true;
-  if (has_given_up(socket, info, never_connected)) {
+  const bool was_answered = never_connected && info.tcpi_segs_in != 0;  // by a reset
+  if (!was_answered && has_given_up(socket, info, never_connected)) {
     link.error = ETIMEDOUT;
   } else if (never_connected) {
     link.error = ECONNREFUSED;
-    return info.tcpi_segs_in != 0;  // the answer was a reset; else an ICMP message
+    return was_answered;  // else there was an ICMP message
   } else {
     link.error = end_was_received(socket, info) ? EPIPE : ECONNRESET;
   }
