@@ -19,6 +19,7 @@
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MEMBARRIER_CMD_GET_REGISTRATIONS
@@ -268,6 +269,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
   state.machine_check = ask(PR_MCE_KILL_GET);
   state.memory_merge = ask(kGetMemoryMerge);
   state.no_new_code = ask(kGetMdwe);
+  processor_time::note_process();
   state.realtime_ns = now_ns(CLOCK_REALTIME);
   state.monotonic_ns = now_ns(CLOCK_MONOTONIC);
   state.boottime_ns = now_ns(CLOCK_BOOTTIME);

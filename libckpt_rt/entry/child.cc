@@ -6,6 +6,7 @@
 #include "base/fork_path.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/in_force.h"
@@ -17,6 +18,7 @@
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -40,6 +42,8 @@ bool shares_memory_with_parent() {
 // The parent's threads and requests are not the child's, and neither are its images.
 void forget_parent() {
   this_process.pid = sys::getpid();
+  processor_time::forget();
+  directory_notices::forget();
   job::creation::reset();
   job::forget_session();
   own_directory::forget();
@@ -88,6 +92,8 @@ namespace hooks {
 
 CKPT_FORK_PATH void in_child_after_fork() {
   // Only the caller exists here.
+  processor_time::forget();
+  directory_notices::forget();
   reset_gate_in_child();
   const bool told = own_page::is_wiped_on_fork();
   if (!told && !this_process.active) return;

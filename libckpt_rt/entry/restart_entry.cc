@@ -11,8 +11,10 @@
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/directory/own_directory.h"
@@ -25,6 +27,7 @@
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/guard/guard.h"
@@ -108,6 +111,7 @@ void restore_own_state(const ThreadSlot& slot) {
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
   restore_thread_settings(saved_process);
   give_up_capabilities();
+  processor_time::thread_came_back(slot.tid, slot.used);
   add_notes(notes | restore_ambient_capabilities(saved_process));
 }
 
@@ -189,6 +193,8 @@ void release_all() {
   // All threads are in one list of such debts with this one (CLONE_SYSVSEM).
   if (const long r = system_v::owe_again(this_process.pid); r != 0)
     fail(RestartStage::kThreadState, r, 0, kDetailSemaphores);
+  if (const long r = socket_mappings::map_again(); r != 0)
+    fail(RestartStage::kThreadState, r, 0, kDetailSockets);
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
@@ -197,6 +203,8 @@ void release_all() {
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
     wait_for_job();
   }
+  directory_notices::take_again();
+  processor_time::process_came_back();
   queue_again(stop_state.pending, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
@@ -266,6 +274,7 @@ void reset_library() {
   reset_gate_after_restart();
   futex_words::reset_hold();
   Watch::forget_kept();
+  processor_time::begin_again();
   ++this_process.generation;
   agent::reset(this_process.generation);
   seccomp_state.before_program = count_seccomp_filters();

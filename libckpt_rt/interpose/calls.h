@@ -5,10 +5,12 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <sys/times.h>
 
 #include <algorithm>
 
 #include "base/sys.h"
+#include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/addresses/many_messages.h"
 #include "libckpt_rt/interpose/addresses/unaccepted.h"
@@ -16,6 +18,11 @@
 #include "libckpt_rt/interpose/signals/mask.h"
 
 namespace ckpt::calls {
+
+// processor_calls.cc: with what was used before a restart.
+long clock_gettime(clockid_t clock, timespec* time);
+long getrusage(int who, rusage* used);
+long times(tms* used);
 
 template <typename T>
 long word(T value) {
@@ -27,6 +34,12 @@ long word(T value) {
 inline long clock_nanosleep(clockid_t clock, int flags, const timespec* request, timespec* remaining) {
   InterruptibleCall c(__NR_clock_nanosleep, clock, flags, word(request));
   if ((flags & TIMER_ABSTIME) != 0) {
+    // The kernel has not counted what was used before a restart.
+    timespec counted_anew;
+    if (processor_time::is_processor_clock(clock) && processor_time::earlier(clock) != 0) {
+      counted_anew = processor_time::as_counted_anew(clock, *request);
+      c.args[2] = word(&counted_anew);
+    }
     c.with_absolute_timeout(2, clock);
     return c.run();
   }

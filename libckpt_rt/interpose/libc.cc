@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <gnu/libc-version.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/times.h>
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/units.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"
@@ -20,6 +23,10 @@ extern "C" {
 [[gnu::visibility("default")]] int ckpt_libc_madvise(void*, size_t, int) __asm__("madvise");
 [[gnu::visibility("default")]] void* ckpt_libc_mremap(void*, size_t, size_t, int, void*) __asm__("mremap");
 [[gnu::visibility("default")]] int ckpt_libc_brk(void*) __asm__("brk");
+// Those of processor_calls.cc.
+[[gnu::visibility("hidden")]] int ckpt_clock_gettime_after_restart(clockid_t, timespec*);
+[[gnu::visibility("hidden")]] int ckpt_getrusage_after_restart(int, rusage*);
+[[gnu::visibility("hidden")]] clock_t ckpt_times_after_restart(tms*);
 }
 
 namespace ckpt {
@@ -41,6 +48,13 @@ Redirection redirections[] = {
     {"madvise", nullptr, nullptr},
     {"mremap", nullptr, nullptr},
     {"brk", nullptr, nullptr},
+};
+
+// In a restarted process only.
+Redirection after_restart[] = {
+    {"clock_gettime", nullptr, nullptr},
+    {"getrusage", nullptr, nullptr},
+    {"times", nullptr, nullptr},
 };
 
 bool redirected = false;
@@ -89,20 +103,45 @@ unsigned char* function_of_libc(const char* name, AddrRange libc) {
   return static_cast<unsigned char*>(function);
 }
 
+void find(Redirection& r, void* ours, AddrRange libc) {
+  unsigned char* code = function_of_libc(r.name, libc);
+  if (code == nullptr) return;
+  if (std::memcmp(code, kEndbr64, sizeof(kEndbr64)) == 0) code += sizeof(kEndbr64);
+  r.to = ours;
+  r.at = code;
+}
+
 [[gnu::constructor(102)]] void find_and_redirect() {
   const AddrRange libc =
       dynamic_linker::range_of_object_with(reinterpret_cast<const void*>(&gnu_get_libc_version));
   void* ours[] = {reinterpret_cast<void*>(ckpt_libc_munmap), reinterpret_cast<void*>(ckpt_libc_madvise),
                   reinterpret_cast<void*>(ckpt_libc_mremap), reinterpret_cast<void*>(ckpt_libc_brk)};
-  for (size_t i = 0; i < 4; ++i) {
-    Redirection& r = redirections[i];
-    unsigned char* code = function_of_libc(r.name, libc);
-    if (code == nullptr) continue;
-    if (std::memcmp(code, kEndbr64, sizeof(kEndbr64)) == 0) code += sizeof(kEndbr64);
-    r.to = ours[i];
-    r.at = code;
-  }
+  for (size_t i = 0; i < 4; ++i) find(redirections[i], ours[i], libc);
+  void* later[] = {reinterpret_cast<void*>(ckpt_clock_gettime_after_restart),
+                   reinterpret_cast<void*>(ckpt_getrusage_after_restart),
+                   reinterpret_cast<void*>(ckpt_times_after_restart)};
+  for (size_t i = 0; i < 3; ++i) find(after_restart[i], later[i], libc);
   redirect_libc();
+}
+
+// /proc/self/mem writes where the program may not: the page stays executable and is never writable.
+bool write_jumps(std::span<const Redirection> all) {
+  const long fd = sys::call(__NR_openat, long{AT_FDCWD}, "/proc/self/mem", long{O_RDWR | O_CLOEXEC}, 0L);
+  if (fd < 0) return false;
+  bool whole = true;
+  for (const Redirection& r : all) {
+    if (r.at == nullptr || r.at == r.to || !in_reach(r)) {
+      whole = false;
+      continue;
+    }
+    unsigned char jump[kJumpBytes];
+    make_jump(r, jump);
+    if (std::memcmp(r.at, jump, kJumpBytes) == 0) continue;
+    const long written = sys::call(__NR_pwrite64, fd, static_cast<void*>(jump), kJumpBytes, r.at);
+    whole = whole && written == static_cast<long>(kJumpBytes);
+  }
+  sys::call(__NR_close, fd);
+  return whole;
 }
 
 }  // namespace
@@ -110,25 +149,9 @@ unsigned char* function_of_libc(const char* name, AddrRange libc) {
 bool redirect_libc() {
   redirected = false;
   if (!only_thread()) return false;
-  // /proc/self/mem writes where the program may not: the page stays executable and is never writable.
-  long fd = sys::call(__NR_openat, long{AT_FDCWD}, "/proc/self/mem", long{O_RDWR | O_CLOEXEC}, 0L);
-  if (fd < 0) return false;
   set_apart();
-  bool all = true;
-  for (Redirection& r : redirections) {
-    if (r.at == nullptr || r.at == r.to || !in_reach(r)) {
-      all = false;
-      continue;
-    }
-    unsigned char jump[kJumpBytes];
-    make_jump(r, jump);
-    if (std::memcmp(r.at, jump, kJumpBytes) == 0) continue;
-    const long written = sys::call(__NR_pwrite64, fd, static_cast<void*>(jump), kJumpBytes, r.at);
-    all = all && written == static_cast<long>(kJumpBytes);
-  }
-  sys::call(__NR_close, fd);
-  redirected = all;
-  return all;
+  redirected = write_jumps(redirections);
+  return redirected;
 }
 
 bool libc_is_redirected() { return redirected; }
@@ -136,6 +159,7 @@ bool libc_is_redirected() { return redirected; }
 void interposition_after_restart() {
   reset_clock();
   redirect_libc();
+  write_jumps(after_restart);
 }
 
 }  // namespace ckpt

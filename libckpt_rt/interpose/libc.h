@@ -20,7 +20,9 @@ bool redirect_libc();
 // What redirect_libc() last returned.
 bool libc_is_redirected();
 
-// All that interposition must do in a restored process: redirect_libc, reset_clock. By the leader, before
+// After a restart clock_gettime, getrusage and times lead to ours as well (processor_calls.cc), also from within libc (clock(3)).
+//
+// All that interposition must do in a restored process: redirect_libc, reset_clock, and that. By the leader, before
 // other threads exist.
 void interposition_after_restart();
 

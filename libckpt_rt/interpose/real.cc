@@ -16,7 +16,8 @@ constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
                                   "seteuid",      "setreuid",
                                   "setresuid",    "posix_spawn",
                                   "posix_spawnp", "vfork",
-                                  "mq_notify",    "getifaddrs"};
+                                  "mq_notify",    "getifaddrs",
+                                  "fcntl"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 

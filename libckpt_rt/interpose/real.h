@@ -30,6 +30,7 @@ enum class RealFunction : unsigned {
   kVfork,
   kMqNotify,
   kGetifaddrs,
+  kFcntl,
   kCount,
 };
 

@@ -1,11 +1,13 @@
 // syscall(2): the system calls whose libc functions this room interposes, and a few without such a function
 // (futex, io_getevents, io_uring_enter …). No cancellation points, as in libc.
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/keyctl.h>
 #include <sys/mman.h>
 
 #include <array>
 
+#include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
@@ -104,6 +106,10 @@ constexpr auto kRouted = [] {
                  __NR_keyctl,
                  __NR_add_key,
                  __NR_request_key,
+                 __NR_clock_gettime,
+                 __NR_getrusage,
+                 __NR_times,
+                 __NR_fcntl,
                  __NR_io_uring_enter}) {
     table[static_cast<size_t>(nr)] = 1;
   }
@@ -221,6 +227,17 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     case __NR_rt_sigtimedwait:
       if (d != 8) break;
       return calls::sigtimedwait(pointer<void>(a), pointer<void>(b), pointer<timespec>(c));
+    case __NR_clock_gettime:
+      return calls::clock_gettime(ia, pointer<timespec>(b));
+    case __NR_getrusage:
+      return calls::getrusage(ia, pointer<rusage>(b));
+    case __NR_times:
+      return calls::times(pointer<tms>(a));
+    case __NR_fcntl: {
+      const long r = plain(nr, a, b, c, d, e, f);
+      if (r == 0 && ib == F_NOTIFY) directory_notices::note(ia, static_cast<uint32_t>(c));
+      return r;
+    }
     case __NR_inotify_add_watch:
       return calls::inotify_add_watch(ia, pointer<const char>(b), static_cast<uint32_t>(c));
     case __NR_semget:

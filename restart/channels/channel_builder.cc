@@ -42,6 +42,10 @@ bool read_socket(ChannelSocket& s) {
                                       s.link = l;
                                       linked = true;
                                     });
+  for_each_detail<SocketPeerDetail>(*s.file, OpenFileDetail::kSocketPeer,
+                                    [&](const SocketPeerDetail& p, Blob) {
+                                      s.made_by = {p.pid, p.uid, p.gid};
+                                    });
   if (!linked && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kSocketPair) {
     s.link.peer = s.file->record.value;  // of an older image
     if (s.link.peer == 0) s.link.flags |= kLinkPeerGone;
@@ -316,8 +320,7 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
     if (s->fd < 0) continue;
     if (s->far_end >= 0) {
       if (s->is_tcp() && (s->has(kLinkOutside) || s->has(kLinkError))) {
-        const linger at_once{1, 0};
-        setsockopt(s->far_end, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        end_with_error(*s);
       } else if (s->detail.domain == AF_UNIX && s->has(kLinkError)) {
         send(s->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);  // unread there: reading here gives an error
       }
@@ -326,13 +329,14 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
     }
   }
   for (auto& s : sockets_) {
-    if (s->fd < 0) continue;
+    if (s->fd < 0 || s->has(kLinkNeverConnected)) continue;
     if ((s->detail.shut_down & 2) != 0) shutdown(s->fd, SHUT_WR);
     if ((s->detail.shut_down & 1) != 0 && !s->is_tcp()) shutdown(s->fd, SHUT_RD);
   }
   for (auto& s : sockets_) {
     if (s->fd < 0) continue;
-    if ((s->detail.shut_down & 1) != 0 && s->is_tcp()) shutdown(s->fd, SHUT_RD);
+    if ((s->detail.shut_down & 1) != 0 && s->is_tcp() && !s->has(kLinkNeverConnected))
+      shutdown(s->fd, SHUT_RD);
     settle(*s);
   }
   return {};
@@ -348,7 +352,7 @@ void ChannelBuilder::finish() {
     if (s->far_end >= 0) close(s->far_end);
     s->fd = s->far_end = -1;
   }
-  for (auto& [name, fd] : helpers_) close(fd);
+  for (auto& [name, helper] : helpers_) close(helper.fd);
   helpers_.clear();
   for (const auto& name : left_over_names_) unlink(name.c_str());
   left_over_names_.clear();

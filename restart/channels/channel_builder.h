@@ -70,6 +70,8 @@ struct ChannelSocket {
   std::string directory, now_at;  // as SocketFileDetail has them
   bool moved = false;             // its file is at now_at
   bool said_sender = false;
+  ucred made_by = {};                    // SO_PEERCRED as it was; pid 0: not known
+  ucred listens_as = {};                 // of a listening socket: as it is now
   std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
   bool is_tcp() const {
@@ -149,9 +151,20 @@ class ChannelBuilder {
   Result<void> connect_unix();
   Result<void> connect_pair(ChannelSocket& s);
   Result<void> connect_by_name(ChannelSocket& client, ChannelSocket* server, const SocketName& at);
-  Result<ScopedFd> connect_to(ChannelSocket& client, const SocketName& at, bool keep_client);
+  Result<ScopedFd> connect_to(ChannelSocket& client, const SocketName& at, bool keep_client,
+                              const ucred& connects);
+  Result<std::pair<ScopedFd, ScopedFd>> make_pair(const ChannelSocket& s);
+  void say_maker(const ChannelSocket& s, const ucred& who, int error) const;
   Result<void> connect_without_peer(ChannelSocket& s);
-  Result<int> listener_at(const ChannelSocket& like, const SocketName& at);
+  // As call_as(): as the process that had made `s`.
+  bool made_as(const ChannelSocket& s, const ucred& who, const std::function<long()>& call);
+  struct Listener {
+    int fd, backlog;
+    ucred* listens_as;
+  };
+  Result<Listener> listener_at(const ChannelSocket& like, const SocketName& at);
+  void listen_for(const ChannelSocket& client, const Listener& listener);
+  static ucred process_of(const ChannelSocket& s);
   Result<void> connect_datagrams();
 
   // tcp.cc
@@ -167,6 +180,18 @@ class ChannelBuilder {
                                 const SocketName& to, bool wait);
   Result<void> connect_tcp_pair(ChannelSocket& s);
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
+
+  // How an end of a connection gets the address that it had: first as the kernel chose the port for a program that did not
+  // bind (such ports may be shared with connections that have just ended), then as a program binds.
+  enum class BindAs { kChosen, kBound };
+  static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way);
+  // After connect(2). False: the port is outside of those that the kernel chooses from, and so it has another one.
+  static bool has_port(int fd, const SocketName& from, BindAs way);
+
+  // failed.cc: connections that ended with an error, and those that were never made
+  Result<void> fail_to_connect(ChannelSocket& s);
+  void end_with_error(ChannelSocket& s);
+  void refuse_datagram(const ChannelSocket& s);
 
   // far.cc: connections to other hosts of the job
   bool is_far(const ChannelSocket& s) const;
@@ -194,7 +219,11 @@ class ChannelBuilder {
   std::vector<std::unique_ptr<ChannelSocket>> sockets_;
   std::map<uint64_t, ChannelSocket*> by_object_;
   std::map<std::pair<int, uint32_t>, ChannelSocket*> by_file_;
-  std::map<std::string, int> helpers_;        // listening sockets of ours, by type and name; parked
+  struct Helper {
+    int fd;
+    ucred listens_as;
+  };
+  std::map<std::string, Helper> helpers_;     // listening sockets of ours, by type and name; parked
   std::vector<std::string> left_over_names_;  // files of helpers, to be removed
   std::set<std::string> listens_at_;          // names at which other hosts of the job arrive
   std::vector<ScopedFd> listeners_;           // in which they arrive; until they have

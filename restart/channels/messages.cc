@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "restart/channels/channel_builder.h"
+#include "restart/channels/made_by.h"
 #include "restart/channels/unix_names.h"
 
 // What waited to be received is sent again: by the other end, or, of datagrams, from the address that it came
@@ -94,7 +95,12 @@ Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketN
   for (uint64_t left = message.detail.length, sent_once = 0; left != 0 || sent_once == 0;) {
     header.msg_iov = parts.data() + first;
     header.msg_iovlen = std::min<size_t>(parts.size() - first, 512);
-    const ssize_t n = sendmsg(from, &header, flags);
+    // The kernel believes a process what it says of itself.
+    const bool names_sender = header.msg_controllen > without;
+    const CallAs sent = call_as(names_sender ? who : ucred{},
+                                [&](std::array<int, 2>&) { return sendmsg(from, &header, flags); });
+    const ssize_t n = sent.result;
+    errno = sent.error;
     if (n < 0 && (errno == EPERM || errno == ESRCH) && header.msg_controllen > without) {
       // Another's credentials need a right, and a process that is there: ours then.
       if (to.detail.pass_credentials != 0 && !std::exchange(to.said_sender, true)) {

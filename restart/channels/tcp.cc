@@ -61,13 +61,37 @@ bool ChannelBuilder::accepts_at(const ChannelSocket& s) const {
   return false;
 }
 
+bool ChannelBuilder::bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way) {
+  SocketName name = from;
+  if (way == BindAs::kChosen) {
+    name = without_port(from);
+    const uint32_t port = from.port();
+    set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    set_int(fd, IPPROTO_IP, kIpLocalPortRange, static_cast<int>(port | port << 16));
+  } else {
+    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (like.detail.reuse_port != 0) set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+  }
+  return bind(fd, name.get(), name.length) == 0;
+}
+
+bool ChannelBuilder::has_port(int fd, const SocketName& from, BindAs way) {
+  if (way == BindAs::kBound) return true;
+  set_int(fd, IPPROTO_IP, kIpLocalPortRange, 0);
+  set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
+  SocketName got;
+  got.length = sizeof(got.address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&got.address), &got.length);
+  return got.port() == from.port();
+}
+
 // A socket with the address `from`, connected to `to`. wait: the address may be free again in a second.
 Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int domain, const SocketName& from,
                                               const SocketName& to, bool wait) {
   const int64_t until = now_ns(CLOCK_MONOTONIC) + (wait ? kLongestWaitForPorts : 0);
   int error = 0;
   for (;;) {
-    for (bool range : {true, false}) {
+    for (const BindAs way : {BindAs::kChosen, BindAs::kBound}) {
       ScopedFd fd(socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
       if (!fd.valid()) return cannot_make(like);
       if (from.length == 0) {
@@ -75,26 +99,8 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
         return cannot_make(like);
       }
-      // First as the kernel chose the port for a program that did not bind: such ports may be shared with
-      // connections that have just ended. Then as a program binds.
-      const SocketName name = range ? without_port(from) : from;
-      if (range) {
-        const uint32_t port = from.port();
-        set_int(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-        set_int(fd.get(), IPPROTO_IP, kIpLocalPortRange, static_cast<int>(port | port << 16));
-      } else {
-        set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-        if (like.detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
-      }
-      if (bind(fd.get(), name.get(), name.length) == 0 && ::connect(fd.get(), to.get(), to.length) == 0) {
-        if (range) {
-          set_int(fd.get(), IPPROTO_IP, kIpLocalPortRange, 0);
-          set_int(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
-          SocketName got;
-          got.length = sizeof(got.address);
-          getsockname(fd.get(), reinterpret_cast<sockaddr*>(&got.address), &got.length);
-          if (got.port() != from.port()) continue;  // outside of the ports that the kernel chooses from
-        }
+      if (bind_end(fd.get(), like, from, way) && ::connect(fd.get(), to.get(), to.length) == 0) {
+        if (!has_port(fd.get(), from, way)) continue;
         return fd;
       }
       error = errno;
@@ -175,7 +181,9 @@ Result<void> ChannelBuilder::connect_tcp() {
   std::vector<ChannelSocket*> listening;
   for (auto& s : sockets_) {
     if (!is_connection(*s) || s->fd >= 0 || s->link.state == TCP_SYN_SENT || s->listener != nullptr) continue;
-    if (s->peer != nullptr) {
+    if (s->has(kLinkNeverConnected)) {
+      CKPT_TRY(fail_to_connect(*s));
+    } else if (s->peer != nullptr) {
       CKPT_TRY(connect_tcp_pair(*s));
     } else {
       CKPT_TRY(connect_tcp_without_peer(*s));

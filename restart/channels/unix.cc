@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "restart/channels/channel_builder.h"
+#include "restart/channels/made_by.h"
 #include "restart/channels/unix_names.h"
 #include "restart/descriptors/builder.h"
 #include "restart/descriptors/vanished_file.h"
@@ -14,13 +15,23 @@
 // Unix sockets: pairs, connections by name, those that wait to be accepted, datagram sockets.
 
 namespace ckpt {
+namespace {
+
+constexpr int kHelperBacklog = 16;
+
+bool is_same(const ucred& a, const ucred& b) { return a.pid == b.pid && a.uid == b.uid && a.gid == b.gid; }
+
+}  // namespace
 
 Result<void> ChannelBuilder::connect_unix() {
   // Listening and bound ones first: others connect to their names.
   for (auto& s : sockets_) {
     if (s->detail.domain != AF_UNIX || s->detail.backlog < 0) continue;
     CKPT_TRY(make(*s));
-    if (listen(s->fd, std::max(s->detail.backlog, 0)) != 0) return cannot_make(*s);
+    const bool listens =
+        made_as(*s, s->made_by, [&] { return listen(s->fd, std::max(s->detail.backlog, 0)); });
+    if (!listens) return cannot_make(*s);
+    s->listens_as = s->made_by;
   }
   for (auto& s : sockets_) {
     if (s->detail.domain != AF_UNIX || s->fd >= 0 || s->detail.type == SOCK_DGRAM || s->listener != nullptr)
@@ -49,7 +60,12 @@ Result<void> ChannelBuilder::connect_unix() {
   });
   for (ChannelSocket* s : waiting) {
     CKPT_TRY(make(*s));
-    if (!connect_name(*s->listener, s->fd, s->listener->name)) {
+    ChannelSocket& listener = *s->listener;
+    listen_for(*s, {listener.fd, listener.detail.backlog, &listener.listens_as});
+    // Which of the processes that have it had connected it nobody can see before it is accepted.
+    const bool connected =
+        made_as(*s, process_of(*s), [&] { return connect_name(listener, s->fd, listener.name) ? 0L : -1L; });
+    if (!connected) {
       say("{}: the connection that waits to be accepted cannot be made again ({})", describe(*s),
           errno_name(errno));
     }
@@ -68,14 +84,56 @@ Result<void> ChannelBuilder::connect_unix() {
       CKPT_TRY(make(*s));
     }
   }
+  // Others may have listened at it when those that came before connected.
+  for (auto& s : sockets_) {
+    if (s->detail.domain != AF_UNIX || s->detail.backlog < 0 || is_same(s->listens_as, s->made_by)) continue;
+    made_as(*s, s->made_by, [&] { return listen(s->fd, s->detail.backlog); });
+  }
   return {};
 }
 
+ucred ChannelBuilder::process_of(const ChannelSocket& s) {
+  const ProcessRecord& p = s.meta->process.record;
+  return {p.pid, p.uid[1], p.gid[1]};
+}
+
+bool ChannelBuilder::made_as(const ChannelSocket& s, const ucred& who, const std::function<long()>& call) {
+  const CallAs made = call_as(who, [&](std::array<int, 2>&) { return call(); });
+  if (made.no_process != 0) say_maker(s, who, made.no_process);
+  errno = made.error;
+  return made.result >= 0;
+}
+
+void ChannelBuilder::say_maker(const ChannelSocket& s, const ucred& who, int error) const {
+  say("{}: process {}, which had made its connection, cannot be named as its maker ({}): SO_PEERCRED tells "
+      "another",
+      describe(s), who.pid, errno_name(error));
+}
+
+// What a client is told of the other end is who listens there when it connects.
+void ChannelBuilder::listen_for(const ChannelSocket& client, const Listener& listener) {
+  if (client.made_by.pid == 0 || is_same(client.made_by, *listener.listens_as)) return;
+  made_as(client, client.made_by, [&] { return listen(listener.fd, listener.backlog); });
+  *listener.listens_as = client.made_by;
+}
+
+// Both ends, as one call of socketpair(2) by the process that had made them.
+Result<std::pair<ScopedFd, ScopedFd>> ChannelBuilder::make_pair(const ChannelSocket& s) {
+  // Who is outside of the job may be there, and is not at the other end any more.
+  const ucred who = s.has(kLinkOutside) ? ucred{} : s.made_by;
+  const CallAs made = call_as(who, [&](std::array<int, 2>& pair) {
+    return socketpair(s.detail.domain, s.detail.type | SOCK_CLOEXEC, s.detail.protocol, pair.data());
+  });
+  if (made.no_process != 0) say_maker(s, who, made.no_process);
+  errno = made.error;
+  if (made.result != 0) return cannot_make(s);
+  return std::pair(ScopedFd(made.values[0]), ScopedFd(made.values[1]));
+}
+
 Result<void> ChannelBuilder::connect_pair(ChannelSocket& s) {
-  int pair[2];
-  if (socketpair(s.detail.domain, s.detail.type | SOCK_CLOEXEC, s.detail.protocol, pair) != 0)
-    return cannot_make(s);
-  ScopedFd here(pair[0]), there(pair[1]);
+  auto pair = make_pair(s);
+  if (!pair.ok()) return pair.error();
+  ScopedFd here = std::move(pair->first), there = std::move(pair->second);
   CKPT_TRY(park(s, std::move(here)));
   CKPT_TRY(park(*s.peer, std::move(there)));
   // A datagram socket may have a name as well.
@@ -89,28 +147,33 @@ Result<void> ChannelBuilder::connect_pair(ChannelSocket& s) {
 }
 
 // A listening socket with this name: the program's, or one of ours for the time being.
-Result<int> ChannelBuilder::listener_at(const ChannelSocket& like, const SocketName& at) {
+Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket& like,
+                                                             const SocketName& at) {
   for (auto& s : sockets_) {
     if (s->detail.domain == AF_UNIX && s->detail.backlog >= 0 && s->detail.type == like.detail.type &&
         s->name == at)
-      return s->fd;
+      return Listener{s->fd, s->detail.backlog, &s->listens_as};
   }
   std::string key = fmt::format("{} ", like.detail.type);
   key.append(reinterpret_cast<const char*>(&at.address), at.length);
-  if (auto known = helpers_.find(key); known != helpers_.end()) return known->second;
+  if (auto known = helpers_.find(key); known != helpers_.end())
+    return Listener{known->second.fd, kHelperBacklog, &known->second.listens_as};
   ScopedFd fd(socket(AF_UNIX, like.detail.type | SOCK_CLOEXEC, 0));
   bool unlink_after = false;
   CKPT_TRY(bind_name(const_cast<ChannelSocket&>(like), fd.get(), at, unlink_after));
-  if (listen(fd.get(), 16) != 0) return cannot_make(like);
+  if (listen(fd.get(), kHelperBacklog) != 0) return cannot_make(like);
   auto up = working_->park(std::move(fd), "a socket");
-  if (!up.ok()) return up;
-  helpers_[key] = *up;
+  if (!up.ok()) return up.error();
+  Helper& helper = helpers_[key];
+  helper = {*up, {}};
   if (unlink_after) leave_over(at, like);
-  return *up;
+  return Listener{*up, kHelperBacklog, &helper.listens_as};
 }
 
-// client gets connected to `at`; the accepted end is returned.
-Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketName& at, bool keep_client) {
+// client gets connected to `at`; the accepted end is returned. Who connects, and who listens there meanwhile, is what the ends are
+// told of each other.
+Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketName& at, bool keep_client,
+                                            const ucred& connects) {
   auto listener = listener_at(client, at);
   if (!listener.ok()) return listener.error();
   ScopedFd from;
@@ -122,11 +185,14 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
     from.reset(socket(AF_UNIX, client.detail.type | SOCK_CLOEXEC, 0));
     fd = from.get();
   }
-  if (fd < 0 || !connect_name(client, fd, at)) return cannot_make(client);
-  const int flags = fcntl(*listener, F_GETFL);
-  fcntl(*listener, F_SETFL, flags & ~O_NONBLOCK);
-  ScopedFd accepted(accept4(*listener, nullptr, nullptr, SOCK_CLOEXEC));
-  fcntl(*listener, F_SETFL, flags);
+  if (fd < 0) return cannot_make(client);
+  if (keep_client) listen_for(client, *listener);
+  if (!made_as(client, connects, [&] { return connect_name(client, fd, at) ? 0L : -1L; }))
+    return cannot_make(client);
+  const int flags = fcntl(listener->fd, F_GETFL);
+  fcntl(listener->fd, F_SETFL, flags & ~O_NONBLOCK);
+  ScopedFd accepted(accept4(listener->fd, nullptr, nullptr, SOCK_CLOEXEC));
+  fcntl(listener->fd, F_SETFL, flags);
   if (!accepted.valid()) return cannot_make(client);
   if (!keep_client) CKPT_TRY(park_far_end(client, std::move(from)));
   return accepted;
@@ -134,7 +200,7 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
 
 Result<void> ChannelBuilder::connect_by_name(ChannelSocket& client, ChannelSocket* server,
                                              const SocketName& at) {
-  auto accepted = connect_to(client, at, true);
+  auto accepted = connect_to(client, at, true, server->made_by);
   if (!accepted.ok()) return accepted.error();
   return park(*server, std::move(*accepted));
 }
@@ -144,22 +210,20 @@ Result<void> ChannelBuilder::connect_without_peer(ChannelSocket& s) {
   if (s.has(kLinkOutside)) {
     // Its name there is somebody else's.
   } else if (s.peer_name.length != 0 && s.name != s.peer_name) {  // it had connected
-    auto accepted = connect_to(s, s.peer_name, true);
+    auto accepted = connect_to(s, s.peer_name, true, process_of(s));
     if (accepted.ok()) return park_far_end(s, std::move(*accepted));
     if (s.fd >= 0) close(s.fd);
     s.fd = -1;  // somebody else has that name now: without it
   } else if (s.name.length != 0 && s.detail.type != SOCK_DGRAM) {  // it had been accepted
-    auto accepted = connect_to(s, s.name, false);
+    auto accepted = connect_to(s, s.name, false, s.made_by);
     if (accepted.ok()) return park(s, std::move(*accepted));
     if (s.far_end >= 0) close(s.far_end);
     s.far_end = -1;
   }
-  int pair[2];
-  if (socketpair(s.detail.domain, s.detail.type | SOCK_CLOEXEC, s.detail.protocol, pair) != 0)
-    return cannot_make(s);
-  ScopedFd here(pair[0]), there(pair[1]);
-  CKPT_TRY(park(s, std::move(here)));
-  CKPT_TRY(park_far_end(s, std::move(there)));
+  auto pair = make_pair(s);
+  if (!pair.ok()) return pair.error();
+  CKPT_TRY(park(s, std::move(pair->first)));
+  CKPT_TRY(park_far_end(s, std::move(pair->second)));
   if (s.name.length != 0 && s.detail.type == SOCK_DGRAM) {
     bool unlink_after = false;
     CKPT_TRY(bind_name(s, s.fd, s.name, unlink_after));
@@ -181,6 +245,7 @@ Result<void> ChannelBuilder::connect_datagrams() {
   }
   for (auto& s : sockets_) {
     if (s->detail.domain == AF_UNIX || s->detail.type != SOCK_DGRAM || s->fd < 0) continue;
+    if (s->has(kLinkError)) refuse_datagram(*s);
     if (s->peer_name.length != 0 && ::connect(s->fd, s->peer_name.get(), s->peer_name.length) != 0) {
       say("{}: its peer cannot be reached from here ({})", describe(*s), errno_name(errno));
     }

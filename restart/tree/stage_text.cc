@@ -131,6 +131,13 @@ Error stage_error(const RestartStatus& s, const std::function<std::string(uint32
         "said again ({}): did others change them meanwhile?",
         name);
   }
+  if (stage == RestartStage::kThreadState && s.detail == kDetailSockets) {
+    return make_error(ExitCode::kUnavailable, s.error,
+                      "memory into which a TCP socket maps what it receives cannot be mapped again ({}): "
+                      "does this kernel know "
+                      "TCP_ZEROCOPY_RECEIVE?",
+                      name);
+  }
   return make_error(ExitCode::kInternal, s.error, "stage \"{}\" failed ({}), thread {}, detail {}",
                     stage_name(stage), name, s.tid, s.detail);
 }

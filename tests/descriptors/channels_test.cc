@@ -66,27 +66,6 @@ void connected_at(int client, int server, int listener, UnixName name) {
   move_to(accept(listener, nullptr, nullptr), server);
 }
 
-sockaddr_in ends_of(int fd, bool peer) {
-  sockaddr_in address{};
-  socklen_t length = sizeof(address);
-  VERIFY((peer ? getpeername : getsockname)(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-  return address;
-}
-
-void listening_tcp(int fd) {
-  move_to(socket(AF_INET, SOCK_STREAM, 0), fd);
-  auto address = loopback(0);
-  VERIFY(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  VERIFY(listen(fd, 8) == 0);
-}
-
-void connected_tcp(int client, int server, int listener) {
-  move_to(socket(AF_INET, SOCK_STREAM, 0), client);
-  auto address = ends_of(listener, false);
-  VERIFY(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  move_to(accept(listener, nullptr, nullptr), server);
-}
-
 std::string read_all(int fd, size_t n) {
   std::string all;
   while (all.size() < n) {

@@ -315,4 +315,25 @@ sockaddr_in loopback(uint16_t port) {
   return address;
 }
 
+sockaddr_in ends_of(int fd, bool peer) {
+  sockaddr_in address{};
+  socklen_t length = sizeof(address);
+  VERIFY((peer ? getpeername : getsockname)(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+  return address;
+}
+
+void listening_tcp(int fd) {
+  move_to(socket(AF_INET, SOCK_STREAM, 0), fd);
+  auto address = loopback(0);
+  VERIFY(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  VERIFY(listen(fd, 8) == 0);
+}
+
+void connected_tcp(int client, int server, int listener) {
+  move_to(socket(AF_INET, SOCK_STREAM, 0), client);
+  auto address = ends_of(listener, false);
+  VERIFY(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  move_to(accept(listener, nullptr, nullptr), server);
+}
+
 }  // namespace ckpt::test

@@ -179,6 +179,44 @@ TEST_P(Sockets, ListeningUnixAndDatagrams) {
   EXPECT_TRUE(trip.notes.empty());
 }
 
+// An earlier checkpoint has looked at them, which the kernel notes of messages without a byte.
+TEST_P(Sockets, EmptyMessagesThatWereSeen) {
+  trip.setup = [] {
+    move_to(socket(AF_INET, SOCK_DGRAM, 0), 5);
+    auto address = loopback(0);
+    VERIFY(bind(5, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    address = ends_of(5, false);
+    VERIFY(connect(5, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    int pair[2];
+    VERIFY(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
+    const int high = fcntl(pair[1], F_DUPFD, 100);
+    close(pair[1]);
+    move_to(pair[0], 6);
+    move_to(high, 7);
+    for (int fd : {5, 6}) {
+      const int to = fd == 5 ? 5 : 7;
+      VERIFY(send(fd, "", 0, 0) == 0);
+      for (int offset : {0, -1}) {
+        char byte;
+        VERIFY(setsockopt(to, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof(offset)) == 0);
+        VERIFY(recv(to, &byte, 1, MSG_PEEK) == 0);
+      }
+      VERIFY(send(fd, "behind", 6, 0) == 6 && send(fd, "", 0, 0) == 0);
+    }
+  };
+  trip.verify = [] {
+    for (int fd : {5, 7}) {
+      fcntl(fd, F_SETFL, O_NONBLOCK);
+      VERIFY_EQ(read_some(fd, 10), "");
+      VERIFY_EQ(read_some(fd, 10), "behind");
+      VERIFY_EQ(read_some(fd, 10), "");
+      VERIFY_EQ(read_some(fd, 10), fmt::format("errno {}", EAGAIN));
+    }
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
 TEST_P(Sockets, OptionsStay) {
   static constexpr timeval kSome{0, 120'000};
   auto set = [](int fd, int level, int name, const auto& value) {

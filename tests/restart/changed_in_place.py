@@ -237,7 +237,7 @@ class ChangedInPlace(unittest.TestCase):
         child = self.start(program, str(length), options=options)
         if quiet:
             time.sleep(0.1)  # so that it is copied ahead of the stop
-        self.command("ckpt", "now", str(child.pid))
+        self.said_before = self.command("ckpt", "now", str(child.pid))
         with open(self.path("new"), "w") as f:
             f.write(change)
         os.rename(self.path("new"), self.path("change"))
@@ -248,8 +248,9 @@ class ChangedInPlace(unittest.TestCase):
         return self.command("ckpt-restart", "images")
 
     def test_too_long(self):
-        """What is not put back is said."""
+        """What is not put back is said, by the checkpoint that does not have it."""
         said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", length=17 << 20)
+        self.assertIn("1 file that the program has open for writing is too long for the image (16 MiB for all)", self.said_before)
         self.assertIn("the program goes on with what it holds now", said)
         self.assertEqual(self.output(), f"up\n{17 << 20} MIDDLE -1 7 True\n")
 
@@ -273,6 +274,7 @@ class ChangedInPlace(unittest.TestCase):
 
     def test_a_hole_written(self):
         self.assertIn("changed in place", self.changed("os.pwrite(fd, b'me', 5)"))
+        self.assertNotIn("too long", self.said_before)
         self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
 
     def test_shorter(self):

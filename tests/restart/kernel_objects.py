@@ -64,6 +64,24 @@ class Verdicts(SteppedTest):
         self.assertEqual(self.ask("call(207, c.value)"), "0")
         self.assertEqual(self.come_back(), [])
 
+    def test_memory_of_a_socket(self):
+        """Where a TCP socket maps what it receives (TCP_ZEROCOPY_RECEIVE): had again as long as nothing is there, of a socket that is there."""
+        self.start()
+        self.do("s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); c = socket.create_connection(s.getsockname()); a = s.accept()[0]",
+                "fd = c.fileno()", "m = libc.mmap(None, 8192, 1, 1, fd, 0)", "n = libc.mmap(None, 4096, 1, 2, s.fileno(), 0)",
+                "mapped = lambda: sorted((int(l.split('-')[0], 16) in (m, n), l.split()[1], l.split()[4] in [str(os.fstat(f).st_ino) for f in (fd, s.fileno())])"
+                " for l in open('/proc/self/maps') if 'socket:[' in l)")
+        self.assertEqual(self.ask("mapped()"), "[(True, 'r--p', True), (True, 'r--s', True)]")
+        for _ in range(2):
+            self.stays("mapped()")
+        self.assertEqual(self.ask("a.send(b'works') and c.recv(5)"), "b'works'")
+        self.do("fd = os.dup(c.fileno())", "c.close()")
+        self.stays("mapped()")
+        self.do("os.close(fd)")
+        code, said = self.now()
+        self.assertEqual(code, NOT_RESTARTABLE, said)
+        self.assertIn("memory of a socket", str(said))
+
     def test_what_cannot_be_restarted_does_not_replace_what_can(self):
         self.start(CKPT_KEEP="1")
         self.checkpoint()

@@ -22,7 +22,7 @@ from stepped_program import CKPT, RESTART, Program
 
 # Each line of input is an expression, answered by its value in a line.
 PROGRAM = """
-import ctypes, mmap, os, re, signal, struct, subprocess, sys, threading, time
+import ctypes, mmap, os, queue, re, resource, signal, struct, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -65,6 +65,58 @@ class Timer:
         return self.expired
     def until_its_thread_is_gone(self):
         while os.path.exists('/proc/self/task/%d' % self.thread.native_id): pass
+class Used:
+    # Processor time, as each call tells it.
+    def __init__(self):
+        self.asks, self.answers = queue.Queue(), queue.Queue()
+        threading.Thread(target=self.run, daemon=True).start()
+        for call in (self.burn, self.burn): call()
+        self.in_thread(self.burn)
+        subprocess.run([sys.executable, '-c', 'import time' + chr(10) + 'while time.process_time() < 0.2: pass'])
+    def burn(self):
+        end = time.thread_time() + 0.15
+        while time.thread_time() < end: pass
+    def run(self):
+        while True: self.answers.put(self.asks.get()())
+    def in_thread(self, call):
+        self.asks.put(call)
+        return self.answers.get()
+    def of_thread(self):
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return [time.thread_time(), used.ru_utime + used.ru_stime, used.ru_minflt]
+    def all(self):
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        libc.clock.restype = ctypes.c_long
+        raw = struct.pack('qq', 0, 0)
+        libc.syscall(228, 2, raw)
+        return [time.process_time(), libc.clock(), used.ru_utime, used.ru_stime, used.ru_minflt, used.ru_nvcsw, used.ru_maxrss, os.times()[0],
+                struct.unpack('qq', raw), time.clock_gettime(time.pthread_getcpuclockid(threading.main_thread().ident)),
+                *self.of_thread(), *self.in_thread(self.of_thread)]
+    def note(self): self.before = self.all()
+    def gone_back(self): return [(i, *pair) for i, pair in enumerate(zip(self.before, self.all())) if pair[1] < pair[0]]
+    def of_children(self):
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime > 0.1, used.ru_utime, used.ru_stime, used.ru_minflt, used.ru_maxrss, os.times()[2:4]
+    def of_child(self):
+        r, w = os.pipe()
+        if os.fork() == 0:
+            os.write(w, str(time.process_time()).encode())
+            os._exit(0)
+        os.wait()
+        return float(os.read(r, 100))
+    def of_new_thread(self):
+        times = []
+        thread = threading.Thread(target=lambda: times.append(time.thread_time()))
+        thread.start()
+        thread.join()
+        return times[0]
+    def sleep_until(self, more):
+        # Of the clock of processor time, which another thread moves on.
+        until = int((time.process_time() + more) * 1e9)
+        self.asks.put(self.burn)
+        slept = libc.clock_nanosleep(2, 1, struct.pack('qq', until // 10**9, until % 10**9), None)
+        self.answers.get()
+        return slept if time.process_time() * 1e9 >= until else -1
 def forbid_nothing():
     libc.prctl(38, 1, 0, 0, 0)
     allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
@@ -295,6 +347,20 @@ class Surroundings(unittest.TestCase):
         program = self.come_back()
         self.assertEqual(program.ask("timer.of_others()"), "0")
         self.assertEqual(program.ask("timer.of_its_thread()"), "1")
+
+    def test_processor_time(self):
+        program = self.start()
+        self.assertEqual(program.ask("globals().update(used=Used())"), "None")
+        for _ in range(2):
+            children = program.ask("used.of_children()")
+            self.assertEqual(program.ask("used.note()"), "None")
+            program = self.come_back()
+            self.assertEqual(program.ask("used.of_children()"), children)
+            # Each clock of the process, of its first thread and of another one goes on from there.
+            self.assertEqual(program.ask("used.gone_back()"), "[]")
+            # A child begins with nothing; so does a thread, and what both use is added.
+            self.assertEqual(program.ask("used.of_child() < 0.2, used.of_new_thread() < 0.2"), "(True, True)")
+            self.assertEqual(program.ask("used.sleep_until(0.02)"), "0")
 
     def test_timer_of_a_thread_that_has_ended(self):
         program = self.start()

@@ -37,6 +37,28 @@ class Said(SteppedTest):
         self.assertEqual(self.ask("libc.mq_notify(queue, struct.pack('qii', 0, 0, 1).ljust(64, b'\\0'))"), "0")  # SIGEV_NONE
         list(steps)
 
+    def test_what_happens_in_a_directory(self):
+        self.start()
+        directory = self.path("watched")
+        os.mkdir(directory)
+        self.do("seen = []", "signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))", f"fd = os.open({directory!r}, os.O_RDONLY)",
+                "fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGUSR1)", "fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_CREATE | fcntl.DN_MULTISHOT)")
+        # Closed since, under the same number: nobody asked for that one.
+        self.do(f"other = os.open({directory!r}, os.O_RDONLY)", "fcntl.fcntl(other, fcntl.F_NOTIFY, fcntl.DN_DELETE | fcntl.DN_MULTISHOT)",
+                "os.close(other)", f"again = os.open({directory!r}, os.O_RDONLY)")
+        self.assertEqual(self.ask("other == again"), "True")
+        for _ in range(2):
+            self.checkpoint()
+            self.kill_program()
+            self.restart()
+            with open(os.path.join(directory, "new"), "w"):
+                pass
+            self.assertEqual(self.ask("len(seen)"), "1")
+            self.do("seen.clear()")
+            self.assertEqual(self.ask("[fcntl.fcntl(f, fcntl.F_GETOWN) == os.getpid() for f in (fd, again)]"), "[True, False]")
+            os.unlink(os.path.join(directory, "new"))
+            self.assertEqual(self.ask("seen"), "[]")
+
     @needs_root
     def test_securebits(self):
         """They come back where the program may still set them (CAP_SETPCAP)."""

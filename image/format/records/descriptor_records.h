@@ -115,6 +115,7 @@ enum class OpenFileDetail : uint32_t {
   kLongSocketOption = 18,
   kMovedWatch = 20,
   kSocketFile = 21,  // of a socket that is bound to a path whose file is there
+  kSocketPeer = 22,  // of a Unix socket, where the kernel tells it
 };
 
 struct DetailHeader {
@@ -188,13 +189,14 @@ struct SocketOptionDetail {
 };
 
 enum SocketLinkFlag : uint32_t {
-  kLinkPeerGone = 1u << 0,    // the other end is closed
-  kLinkOutside = 1u << 1,     // the other end is not in this process
-  kLinkUnaccepted = 1u << 2,  // the other end waits in the backlog of `listener`, at `position`
-  kLinkFileGone = 1u << 3,    // the path it is bound to leads to no file
-  kLinkConnected = 1u << 5,   // of TCP: this end called connect
-  kLinkAccepted = 1u << 6,    // of TCP: this end was accepted; neither: not known
-  kLinkError = 1u << 4,       // an error waits to be read: the other end has reset the connection
+  kLinkPeerGone = 1u << 0,        // the other end is closed
+  kLinkOutside = 1u << 1,         // the other end is not in this process
+  kLinkUnaccepted = 1u << 2,      // the other end waits in the backlog of `listener`, at `position`
+  kLinkFileGone = 1u << 3,        // the path it is bound to leads to no file
+  kLinkConnected = 1u << 5,       // of TCP: this end called connect
+  kLinkAccepted = 1u << 6,        // of TCP: this end was accepted; neither: not known
+  kLinkError = 1u << 4,           // an error waits to be read: the other end has reset the connection
+  kLinkNeverConnected = 1u << 7,  // of TCP: connect(2) has failed since it returned (O_NONBLOCK)
 };
 
 // The other end of a socket, and what else its neighbours need to know.
@@ -206,12 +208,20 @@ struct SocketLinkDetail {
   uint32_t position;     // in the backlog, from 0
   int32_t peek_offset;   // SO_PEEK_OFF, -1 none
   uint32_t buffer_lock;  // SO_BUF_LOCK
-  uint32_t reserved;
+  uint32_t error;        // with kLinkError, of TCP and UDP: which (errno); 0, of older images: ECONNRESET
 };
 
 enum SocketMessageFlag : uint32_t {
   kMessageUrgent = 1u << 0,       // of TCP: its one byte was sent with MSG_OOB
   kMessageCredentials = 1u << 1,  // pid, uid, gid were sent with it
+};
+
+// SO_PEERCRED: who made the pair, connected to this end, or listened where it connected; of a listening socket who listens.
+// The pid as the program sees it.
+struct SocketPeerDetail {
+  int32_t pid;
+  uint32_t uid, gid;
+  uint32_t reserved;
 };
 
 // Who may connect is what the rights of the file say; some programs look at them too.

@@ -210,6 +210,8 @@ Result<void> DescriptorCapture::note_attributes(const CapturedDescriptor& d) {
 }
 
 Result<void> DescriptorCapture::copy_contents_stopped() {
+  size_t too_long = 0;
+  const CapturedDescriptor* first_too_long = nullptr;
   for (size_t i = 0; i < order_.size(); ++i) {
     CapturedDescriptor& d = entries_[order_[i]];
     const bool first = i == 0 || compare(entries_[order_[i - 1]], d, false) != 0;
@@ -221,7 +223,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     } else if (d.kind == OpenFileKind::kMessageQueue) {
       CKPT_TRY(copy_messages(i));
       continue;
-    } else if (const bool whole = can_change_in_place(i) && take_room(d.now.size);
+    } else if (const bool changes = may_overwrite(i), whole = changes && take_room(d.now.size);
                whole || is_small_shared_memory(d)) {
       // sem_open(3), for example, removes the name that its file had at first.
       bool had = take_early_copy(d);
@@ -237,6 +239,8 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
         entries_[order_[k]].flags |= kOpenFileContents | (whole ? kOpenFileWhole : 0u);
       for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
       continue;
+    } else if (changes) {
+      if (++too_long == 1) first_too_long = &d;
     } else if (d.kind == OpenFileKind::kMemfd ||
                (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {
       CKPT_TRY(note_attributes(d));
@@ -255,7 +259,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     }
   }
   close_copy_pipe();
-  return {};
+  return too_long == 0 ? Result<void>() : note_too_long(too_long, *first_too_long);
 }
 
 // Of a pipe's reading end, in the stop: nobody will ever write to it again.

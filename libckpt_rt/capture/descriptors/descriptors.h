@@ -156,6 +156,8 @@ class DescriptorCapture {
   std::span<CapturedDescriptor> entries() { return entries_.span(); }
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
+  // A number of the program's that leads to this TCP socket; -1: none.
+  int tcp_socket(uint64_t inode) const;
 
  private:
   int hidden_ = -1;
@@ -263,7 +265,7 @@ class DescriptorCapture {
   // libckpt_rt/capture/sockets
   Result<void> look_at_sockets(SocketLook& look);
   Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
-  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
+  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts, int socket);
   Result<void> drain_to_other_hosts(SocketLook& look);
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
@@ -295,7 +297,9 @@ class DescriptorCapture {
   bool take_early_copy(const CapturedDescriptor& d);
   int open_for_reading(const CapturedDescriptor& d) const;
   // named_content.cc
+  bool may_overwrite(size_t first_in_order);
   bool can_change_in_place(size_t first_in_order);
+  Result<void> note_too_long(size_t count, const CapturedDescriptor& first);
   bool take_room(uint64_t bytes) {
     if (bytes > contents_room_) return false;
     contents_room_ -= bytes;

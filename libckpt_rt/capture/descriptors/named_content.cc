@@ -5,6 +5,7 @@
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
+#include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -23,9 +24,13 @@ constexpr uint64_t kLong = 64 << 10;
 
 // Of what is mapped the memory half of the image has the bytes.
 bool DescriptorCapture::can_change_in_place(size_t first_in_order) {
+  return entries_[order_[first_in_order]].now.size <= kMost && may_overwrite(first_in_order);
+}
+
+bool DescriptorCapture::may_overwrite(size_t first_in_order) {
   const CapturedDescriptor& head = entries_[order_[first_in_order]];
   if (!keeps_contents_ || head.kind != OpenFileKind::kRegular || (head.flags & kOpenFileDeleted) != 0 ||
-      head.now.size > kMost || !std::string_view(head.path, head.path_len).starts_with('/'))
+      !std::string_view(head.path, head.path_len).starts_with('/'))
     return false;
   for (const MappedFileRange& m : mapped_) {
     if (m.device == head.now.device && m.inode == head.now.inode) return false;
@@ -43,6 +48,16 @@ bool DescriptorCapture::can_change_in_place(size_t first_in_order) {
     return true;
   }
   return false;
+}
+
+// One note for all: `count` of them, `first` the first.
+Result<void> DescriptorCapture::note_too_long(size_t count, const CapturedDescriptor& first) {
+  return note(1,
+              "{} {} that the program has open for writing {} too long for the image ({} MiB for all): what "
+              "it overwrites there "
+              "after this checkpoint is not put back at a restart (the first: descriptor {}, {})",
+              count, count == 1 ? "file" : "files", count == 1 ? "is" : "are", kMost >> 20, first.fd,
+              first.path);
 }
 
 void DescriptorCapture::keep_contents() { keeps_contents_ = true; }

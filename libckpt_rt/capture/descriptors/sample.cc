@@ -62,7 +62,7 @@ void sample_own_descriptor(int fd, int partner, DescriptorSample& s) {
       long seals = sys::call(__NR_fcntl, fd, F_GET_SEALS, 0);
       s.seals = seals < 0 ? 0 : static_cast<uint32_t>(seals);
     }
-    if (type == S_IFREG) sample_owner(fd, s);  // of a lease
+    if (type != S_IFBLK) sample_owner(fd, s);  // of a lease, or of F_NOTIFY
     return;
   }
   if (type == S_IFIFO) {

@@ -9,6 +9,7 @@
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/memory/other_name.h"
+#include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/process/library_range.h"
@@ -108,6 +109,14 @@ void MemoryMap::classify(Mapping& m) {
   const bool says_deleted = path.ends_with(kDeleted);
   if (path == "[vdso]" || path.starts_with("[vvar")) {
     m.kind = MappingKind::kVdso;
+    return;
+  }
+  if (path.starts_with(socket_mappings::kPath)) {
+    // Its place: can_be_restarted() says whether what belongs there can be had again. kMapPrivate: of the socket; the place is
+    // private in any case.
+    m.kind = MappingKind::kAnonymous;
+    if (!m.shared) m.map_flags |= kMapPrivate;
+    m.shared = false;
     return;
   }
   if (m.inode == 0 && !m.shared) {

@@ -20,6 +20,7 @@ struct SocketState {
   SocketLinkDetail link;
   SocketFileDetail file;           // mode 0: none
   const char *directory, *now_at;  // of `file`
+  SocketPeerDetail made_by;        // pid 0: the kernel does not tell
   bool connection;                 // TCP, neither listening nor new
   bool pair;                       // Unix, with another end or one that is gone
   short ready;                     // what poll(2) says
@@ -63,6 +64,9 @@ bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six);
 // The file that a Unix socket is bound to. inode: as UnixSocketFacts::file. False: no memory.
 bool look_at_file(SocketState& s, uint32_t inode, Arena& arena);
 
+// Which error waits in a TCP socket that has ended, told from its counters: reading it would take it. Into flags and error of
+// `link`. False: an error waits, and it cannot be told which.
+bool look_at_ended(int socket, SocketLinkDetail& link);
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);
 // The options of a TCP sender that let it hold bytes back: until there are more (TCP_CORK), or until the

@@ -95,6 +95,20 @@ Result<void> DescriptorCapture::take_control(SocketLook& look, const msghdr& hea
   return result;
 }
 
+namespace {
+
+// The message that the program would get next has no byte: the kernel shows it to a look that has a place (SO_PEEK_OFF) once only,
+// but to one without a place always.
+bool first_is_empty(int socket) {
+  set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, -1);
+  msghdr header{};
+  iovec none{};
+  header.msg_iov = &none;
+  return sys::call(__NR_recvmsg, socket, &header, MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC) == 0;
+}
+
+}  // namespace
+
 Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, int socket) {
   const bool stream = s.detail.type == SOCK_STREAM;
   const bool unix_socket = s.detail.domain == AF_UNIX;
@@ -104,11 +118,17 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
   s.link.peek_offset = before;
   if (!stream && (s.ready & POLLERR) != 0) {
     // Reading would give the error, and take it from the program.
-    return note(1, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it", fd,
-                entries_[s.entry].path);
+    const char* const path = entries_[s.entry].path;
+    if ((s.link.flags & kLinkError) == 0)
+      return note(1, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it", fd,
+                  path);
+    if ((s.ready & POLLIN) == 0) return {};
+    return note(1, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd, path);
   }
   if (stream && s.waiting == 0) return {};
-  if (!set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
+  // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without a place.
+  bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
+  if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
     return note(1, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
                 entries_[s.entry].path);
   if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
@@ -138,7 +158,7 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     if ((header.msg_flags & MSG_CTRUNC) != 0) {
       if (look.limit.raise()) {  // once more, with numbers for all that it brings
         look.files.truncate(message.first_file);
-        set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
+        if (!at_first) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
         continue;
       }
       result = note(
@@ -180,6 +200,8 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
       break;
     }
     total += static_cast<uint64_t>(r);
+    if (at_first) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0);
+    at_first = false;
   }
   if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 0);
   set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);

@@ -2,6 +2,8 @@
 
 #include <netinet/tcp.h>
 
+#include <cstring>
+
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
@@ -32,6 +34,10 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
       out.pad_to(8);
       out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketLink), sizeof(s.link)});
       out.put(s.link);
+      if (s.made_by.pid != 0) {
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketPeer), sizeof(s.made_by)});
+        out.put(s.made_by);
+      }
       if (s.file.mode != 0) {
         const uint32_t places = (s.file.directory_len + s.file.now_len + 7u) & ~7u;
         out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketFile),
@@ -77,6 +83,24 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
     d.kind = before.kind;
   }
   return {};
+}
+
+// By what describe_sockets() has written.
+int DescriptorCapture::tcp_socket(uint64_t inode) const {
+  int fd = -1;
+  bool is_tcp = false;
+  for (const CapturedDescriptor& d : entries_) {
+    if (!S_ISSOCK(d.now.mode) || d.now.inode != inode) continue;
+    if (fd < 0 && !d.in_flight) fd = d.fd;
+    DetailHeader header;
+    SocketDetail detail;
+    if (d.details_len < sizeof(header) + sizeof(detail)) continue;
+    std::memcpy(&header, d.details, sizeof(header));
+    std::memcpy(&detail, d.details + sizeof(header), sizeof(detail));
+    is_tcp = is_tcp || (header.type == static_cast<uint32_t>(OpenFileDetail::kSocket) &&
+                        detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP);
+  }
+  return is_tcp ? fd : -1;
 }
 
 // Which connections lead out of the process, and what becomes of them.

@@ -36,7 +36,18 @@ constexpr char kAbandoned[] =
     "by "
     "nobody: ask again later";
 
+constexpr char kUnknownError[] =
+    "descriptor {} ({}): an error waits in it that the kernel does not tell (no route, or a time-out): after "
+    "a restart "
+    "it is ECONNREFUSED";
+
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
+
+// The program reads errors with what they are about (IP_RECVERR): they have a queue.
+bool keeps_errors(int socket, const SocketDetail& detail) {
+  return socket_option(socket, IPPROTO_IP, IP_RECVERR) != 0 ||
+         (detail.domain == AF_INET6 && socket_option(socket, IPPROTO_IPV6, IPV6_RECVERR) != 0);
+}
 
 bool has_datagrams(const SocketState& s) {
   return is_internet(s) && s.detail.type == SOCK_DGRAM &&
@@ -131,7 +142,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     }
     facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
     if (facts == nullptr) return {};
-    look_at_unix(look, s, *facts);
+    look_at_unix(look, s, *facts, socket);
     if (s.abandoned) CKPT_TRY(forbid_for_now(kAbandoned, d));
     if (detail.type == SOCK_STREAM && (s.ready & POLLPRI) != 0) CKPT_TRY(forbid_for_now(kUrgentOfUnix, d));
     int unreceived = 0;
@@ -157,6 +168,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
       if ((s.ready & POLLERR) != 0) s.link.flags |= kLinkError;
+      if (s.connection && info.tcpi_state == TCP_CLOSE && !look_at_ended(socket, s.link))
+        CKPT_TRY(note(1, kUnknownError, d.fd, d.path));
     }
     d.kind = s.connection ? OpenFileKind::kConnection : OpenFileKind::kSocket;
   } else if (has_datagrams(s)) {
@@ -186,6 +199,10 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
                                 : 0;
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
+  if (has_datagrams(s) && (s.ready & POLLERR) != 0 && detail.peer_len != 0 && !keeps_errors(socket, detail)) {
+    s.link.flags |= kLinkError;
+    s.link.error = ECONNREFUSED;
+  }
   if (s.connection && s.link.state == TCP_SYN_SENT)
     look.diag.find_connecting(static_cast<uint32_t>(d.now.inode), detail.domain, s.peer, detail.peer_len);
   if (detail.domain == AF_UNIX && !look_at_file(s, facts->file, *arena_)) return arena_full();
@@ -226,10 +243,15 @@ Result<void> DescriptorCapture::name_waiting(const SocketState& s) {
               d.fd, d.path);
 }
 
-void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts) {
+void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts,
+                                     int socket) {
   CapturedDescriptor& d = entries_[s.entry];
   s.detail.shut_down = facts.shut_down;
   s.waiting = facts.waiting;
+  ucred who{};
+  int length = sizeof(who);
+  if (sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.pid > 0)
+    s.made_by = {who.pid, who.uid, who.gid, 0};
   d.kind = OpenFileKind::kSocket;
   if (facts.state == TCP_LISTEN) {
     s.detail.backlog = static_cast<int32_t>(facts.backlog);

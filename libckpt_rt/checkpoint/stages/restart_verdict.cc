@@ -1,17 +1,37 @@
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 
 #include <fmt/core.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 
 #include "libckpt_rt/capture/memory/lost_mappings.h"
+#include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
+namespace {
+
+// Of a TCP socket, which the program still has: where what it receives is mapped, and nothing is yet.
+bool is_noted(const Mapping& m, const ProcessCapture& capture) {
+  if (m.prot != PROT_READ) return false;
+  const int fd = capture.descriptors.tcp_socket(m.inode);
+  return fd >= 0 && socket_mappings::note(m.range, m.file_offset, (m.map_flags & kMapPrivate) == 0, fd);
+}
+
+LostMapping lost_by_restart(const Mapping& m, const ProcessCapture& capture) {
+  if (!std::string_view(m.path, m.path_len).starts_with(socket_mappings::kPath)) return what_is_lost(m);
+  if (is_noted(m, capture)) return {};
+  return {"memory of a socket", "what the kernel and others put there no other process can make again"};
+}
+
+}  // namespace
+
 bool can_be_restarted(const ProcessCapture& capture, Workspace& space) {
+  socket_mappings::begin();
   for (const Mapping& m : capture.map.mappings()) {
-    const LostMapping lost = what_is_lost(m);
+    const LostMapping lost = lost_by_restart(m, capture);
     if (lost.what == nullptr) continue;
     constexpr size_t kMost = 512;
     char* text = static_cast<char*>(space.arena().allocate(kMost, 1));

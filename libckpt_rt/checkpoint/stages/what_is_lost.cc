@@ -13,6 +13,7 @@
 
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
@@ -237,6 +238,12 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
         1,
         "the program has asked to be told of messages in a queue (mq_notify): the kernel ends that when a "
         "checkpoint is taken; it has to ask again, also after a restart");
+  }
+  if (directory_notices::is_full()) {
+    space.note(1,
+               "the program has asked to be told what happens in more directories (F_NOTIFY) than are "
+               "remembered: after a "
+               "restart it is not told of all");
   }
   if (is_filtered()) return;
   note_namespaces(facts.process.ppid, space);

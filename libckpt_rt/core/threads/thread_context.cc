@@ -53,6 +53,7 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
     }
   }
   sys::call(__NR_prctl, PR_GET_NAME, slot.name);
+  slot.used = processor_time::of_thread();
   slot.sched.size = sizeof(slot.sched);
   sys::call(__NR_sched_getattr, 0L, &slot.sched, sizeof(slot.sched), 0L);
   long n = sys::call(__NR_sched_getaffinity, 0L, sizeof(slot.affinity), slot.affinity);

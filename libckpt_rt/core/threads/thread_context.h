@@ -16,6 +16,7 @@
 
 #include "base/locks/futex.h"
 #include "base/units.h"
+#include "libckpt_rt/core/threads/processor_time.h"
 
 namespace ckpt {
 
@@ -59,6 +60,7 @@ struct ThreadSlot {
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
   char name[16] = {};
+  ProcessorUse used{};
   // rt_sigpending() of this thread, its own and the process's; from collect_pending on, what it need not
   // report.
   uint64_t pending_mask = 0;
