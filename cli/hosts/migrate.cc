@@ -36,6 +36,9 @@ Result<void> migrate(const MigrateOptions& o) {
              answer.contains("stood_ns") ? "are now on" : "have ended, and come back on", printable(to),
              "checkpoint", printable(answer.value("checkpoint", "")));
   if (answer.contains("stood_ns"))
+    fmt::print("  {:<24}{}\n", "those of other hosts",
+               answer.contains("in_place") ? "stayed" : "were restarted");
+  if (answer.contains("stood_ns"))
     fmt::print("  {:<24}{}\n", "the job stood", human_duration(answer.value("stood_ns", int64_t{0})));
   return {};
 }
@@ -54,8 +57,9 @@ void add_migrate(CLI::App& app, ExitCode& exit) {
   command->add_option("--from", o->from, "the host whose processes go (default: this one)");
   command->add_flag("--json", o->json, "print where they are, and how long the job stood, as JSON");
   command->footer(
-      "All processes of the job stand until it is over, and are then restarted: those of the other hosts "
-      "where they were.\n"
+      "All processes of the job stand until it is over. Those of the other hosts stay, and get new "
+      "connections "
+      "to the new\nhost; where that cannot be, they are restarted where they were.\n"
       "Exit codes: 0 they are there, 64 wrong arguments, 67 no such job, 68 the new host has another ckpt or "
       "C library,\n"
       "69 a host is not there, 70 given up, 74 read or write error, 75 no answer in time, 76 state that "

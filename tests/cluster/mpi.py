@@ -164,9 +164,16 @@ class Mpi(OverHosts):
             self.allow(tenth + 1)
             self.comes_to(job, "out", tenth)
             self.leads(job.pid)
-            done = subprocess.run([CKPT, "migrate", str(job.pid), "--from", start, "--to", end], capture_output=True, text=True, timeout=120,
+            others = [h for h in self.hosts.names if h not in (start, end)]
+            before = {h: [p for p, w in self.hosts.processes(h) if "./ring" in w] for h in others}
+            alone = not any("./ring" in w for _, w in self.hosts.processes(end))
+            done = subprocess.run([CKPT, "migrate", "--json", str(job.pid), "--from", start, "--to", end], capture_output=True, text=True, timeout=120,
                                   env=clean())
             self.assertEqual(done.returncode, 0, done.stderr + self.said())
+            # Where the new host has no processes of the job yet, those of all others stay.
+            self.assertEqual(json.loads(done.stdout).get("in_place", False), alone, self.said())
+            if alone:
+                self.assertEqual({h: [p for p, w in self.hosts.processes(h) if "./ring" in w] for h in others}, before)
             self.assertFalse([w for _, w in self.hosts.processes(start) if "./ring" in w])
         self.allow(10)
         self.await_result(job, "out")

@@ -187,6 +187,8 @@ class Agent {
       exchange_.end();
     } else if (say == "back") {
       if (auto r = begin_back(j); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
+    } else if (say == "reconnect") {
+      if (auto r = reconnect(j); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
     } else if (say == "back_go") {
       back_.go({{"step", j.value("step", "")}});
     } else if (say == "back_stop") {
@@ -227,10 +229,30 @@ class Agent {
     tell({{"say", "gone"}, {"id", id}, {"yes", gone}});
   }
 
+  // Threads stand behind this checkpoint, which waits for the head's word.
+  bool stands_behind(uint64_t id) const {
+    return id == machine_.id() && stays_ && machine_.reached() == Step::kDurable &&
+           machine_.phase() == cluster::AgentMachine::Phase::kWaiting;
+  }
+
+  // Another host was left, where nothing of the job runs any more. This host's processes take their new sockets, and go on
+  // when the head says that the checkpoint counts: no time-out lets them go on before, but the loss of the head.
+  Result<void> reconnect(const Json& order) {
+    if (!stands_behind(order.value("id", uint64_t{0})))
+      return failure(ExitCode::kTimeout, "agent", "its processes do not stand any more", "try again");
+    Json table = order["table"];
+    table["own"] = task_.value("host", "");
+    CKPT_TRY(write_host_tables(directory_, std::move(table), images_));
+    deadline_ns_ = 0;
+    const uint64_t cookie = std::strtoull(order.value("cookie", "").c_str(), nullptr, 16);
+    back_.go({{"step", "ready"}});
+    local_.tell(kStepReconnect, std::string(reinterpret_cast<const char*>(&cookie), sizeof(cookie)));
+    return {};
+  }
+
   // The job goes on elsewhere, if all of it stands everywhere: nothing runs on after the instant of the checkpoint.
   void hear_of_move(const std::string& say, uint64_t id) {
-    const bool stands = id == machine_.id() && stays_ && machine_.reached() == Step::kDurable &&
-                        machine_.phase() == cluster::AgentMachine::Phase::kWaiting;
+    const bool stands = stands_behind(id);
     if (stands) deadline_ns_ = now_ns() + kInDoubtNs;
     if (say == "stands") return tell({{"say", "stands"}, {"id", id}, {"yes", stands}});
     const bool gone = stands && end_descendants_standing();
@@ -281,11 +303,7 @@ class Agent {
     setenv("CKPT_DIR", images_.c_str(), 1);
     setenv("CKPT_JOB", job_.c_str(), 1);
     setenv("CKPT_HOSTS", (job_ + ":" + task_.value("host", "")).c_str(), 1);
-    // Launchers of MPI start their daemons by it.
-    setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
-    setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
-    setenv("HYDRA_LAUNCHER", "ssh", 1);
-    setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
+    set_launchers(on);
     if (!spawn(words, on_socket_.get()))
       return failure(ExitCode::kSystem, self, "no process for it", "see ulimit -u");
     on_socket_.reset();
@@ -361,6 +379,10 @@ class Agent {
         tell(said_of_posts(e.lines, machine_.id()));
         continue;
       }
+      if (e.reconnected) {
+        tell(said_in_back({{"say", "step"}, {"step", "reconnected"}}, back_.id()));
+        continue;
+      }
       cluster::AgentMachine::Actions out;
       if (e.step != Step::kNone) {
         lines_ = std::move(e.lines);
@@ -374,20 +396,6 @@ class Agent {
       act(out);
       error_.reset();
     }
-  }
-
-  // What goes with the report of a step.
-  Json report_of(Step step, uint64_t id) {
-    Json j{{"say", "reached"}, {"id", id}, {"step", static_cast<int>(step)}};
-    for (const auto& [key, value] : lines_) {
-      if (key == "bookmark") j["bookmarks"].push_back(value);
-      if (key != "part") continue;
-      j["part"] = images_ + "/" + value;
-      const ReachedPart part = reach_part(images_ + "/" + value);
-      j["checksum"] = checksum_of_file(part.path + "/" + job::kManifestName);
-      if (const std::string why = what_forbids_part(part.path); !why.empty()) j["no_restart"] = why;
-    }
-    return j;
   }
 
   void act(const cluster::AgentMachine::Actions& actions) {
@@ -416,7 +424,7 @@ class Agent {
           local_.tell(kStepKeep);
           break;
         case K::kReached:
-          tell(report_of(a.step, a.id));
+          tell(report_of_step(a.step, a.id, lines_, images_));
           break;
         case K::kFailed: {
           Json j{

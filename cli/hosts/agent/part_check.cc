@@ -4,9 +4,24 @@
 
 #include "cli/image/job_images.h"
 #include "cli/image/restartable.h"
+#include "cli/keeper/host_keeper.h"
 #include "image/read/image_reader.h"
+#include "job/format/job_name.h"
 
 namespace ckpt::cli {
+
+Json report_of_step(cluster::Step step, uint64_t id, const Answer& lines, const std::string& images) {
+  Json j{{"say", "reached"}, {"id", id}, {"step", static_cast<int>(step)}};
+  for (const auto& [key, value] : lines) {
+    if (key == "bookmark") j["bookmarks"].push_back(value);
+    if (key != "part") continue;
+    j["part"] = images + "/" + value;
+    const ReachedPart part = reach_part(images + "/" + value);
+    j["checksum"] = checksum_of_file(part.path + "/" + job::kManifestName);
+    if (const std::string why = what_forbids_part(part.path); !why.empty()) j["no_restart"] = why;
+  }
+  return j;
+}
 
 std::string what_forbids_part(const std::string& part) {
   const JobEntry entry = examine_job(part);

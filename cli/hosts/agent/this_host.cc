@@ -43,6 +43,13 @@ std::string own_directory() {
   return text.substr(0, text.rfind('/'));
 }
 
+void set_launchers(const std::string& on) {
+  setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
+  setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
+  setenv("HYDRA_LAUNCHER", "ssh", 1);
+  setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
+}
+
 int start_process(const std::vector<std::string>& words, int keep) {
   const pid_t child = fork();
   if (child != 0) return child;

@@ -14,6 +14,8 @@ namespace ckpt::cli {
 Json files_of_host();
 // The directory of this program, and of those that belong to it.
 std::string own_directory();
+// Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on.
+void set_launchers(const std::string& on);
 // Leads a group of its own; has the descriptor `keep`. -1: no process.
 int start_process(const std::vector<std::string>& words, int keep);
 // Has the first process of this host keep the connections that no process has accepted (docs/hosts.md). hosts: its CKPT_HOSTS.
