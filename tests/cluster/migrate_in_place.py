@@ -78,6 +78,19 @@ class MigrateInPlace(ring.OnRing):
         self.comes_to(7000, 2)
         self.ends_well(job)
 
+    def test_stopped(self):
+        """A process that stays is stopped, and stays so."""
+        job = self.run_ring()
+        stopped = self.at("h3")[0]
+        self.hosts.run("h3", "kill", "-STOP", str(stopped))
+        self.assertTrue(self.migrate(job.pid, "--from", "h2", "--to", "h4")["in_place"])
+        self.assertEqual(self.hosts.run("h3", "ps", "-o", "stat=", "-p", str(stopped)).stdout[0], "T")
+        self.limit(3000)
+        self.hosts.run("h3", "kill", "-CONT", str(stopped))
+        self.comes_to(3000)
+        self.once(1000, 2000, 3000)
+        self.ends_well(job)
+
     def test_full_queues(self):
         """Both ends send as fast as they can; the listening end goes, then the other, then the first one back to where it was."""
         total = 60_000_000
