@@ -12,14 +12,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <memory>
 #include <optional>
-#include <set>
 
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/hosts/agent/agent_warden.h"
 #include "cli/hosts/agent/call_head.h"
 #include "cli/hosts/agent/host_tables.h"
 #include "cli/hosts/agent/local_checkpoint.h"
@@ -99,6 +97,7 @@ class Agent {
       if (deadline_ns_ != 0)
         wait = static_cast<int>(std::clamp<int64_t>((deadline_ns_ - now_ns()) / 1'000'000 + 1, 0, wait));
       (void)!poll(polls.data(), polls.size(), wait);
+      warden_.come_round();
       if (polls[0].revents != 0) hear_head();
       if (polls[1].revents != 0) hear_local();
       if (polls[2].revents != 0) hear_user();
@@ -271,13 +270,7 @@ class Agent {
     const std::string cwd = j.value("cwd", "/");
     if (chdir(cwd.c_str()) != 0 && chdir("/") != 0)
       return failure(ExitCode::kSystem, cwd, "cannot be entered", "make it");
-    // Parents too: they are the job's directory, which may not be shared with other hosts.
-    for (size_t at = directory_.find('/', 1); at != std::string::npos; at = directory_.find('/', at + 1))
-      mkdir(directory_.substr(0, at).c_str(), 0700);
-    if (mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
-      return failure(ExitCode::kCannotCreate, directory_,
-                     fmt::format("cannot be created: {}", strerror(errno)),
-                     "name a directory that this host may write, with --dir");
+    CKPT_TRY(make_host_directory(directory_));
     Json table = j["table"];
     table["own"] = task_.value("host", "");
     auto images = images_of_host(directory_, j);
@@ -288,6 +281,10 @@ class Agent {
     auto users = listen_to_users(agent_socket_name(job_, task_.value("host", "")));
     if (!users.ok()) return users.error();
     users_ = std::move(*users);
+    // Longer than the head's kernel may be silent here, and well ahead of the head's own patience.
+    if (recovers_)
+      CKPT_TRY(warden_.begin(job_, task_.value("host", ""),
+                             task_.value("silence_ms", SealedLink::kSilenceMs) / 4 * 5));
     return j.contains("part") ? start_restart(j) : start_program(j);
   }
 
@@ -354,6 +351,7 @@ class Agent {
   void look_for_end() {
     int status = 0;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      warden_.reap(pid);
       if (pid != child_) continue;
       child_ = -1;
       // A program that ends as soon as it is back: the head hears first that it came back.
@@ -453,8 +451,10 @@ class Agent {
 
   // The job is over, or its head is gone: nothing of it stays on this host.
   void end_all() {
+    warden_.come_round();
     restart_.reset();
     if (recovers_ && !link_.valid()) end_descendants_standing();
+    warden_.end();
     end_descendants();
     local_.join();
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
@@ -463,6 +463,7 @@ class Agent {
   }
 
   const Json task_;
+  AgentWarden warden_;
   SealedLink link_;
   std::string address_, job_, directory_, images_, leave_out_;  // images_: where parts go
   ScopedFd on_socket_, users_, restart_;

@@ -64,8 +64,6 @@ int start_process(const std::vector<std::string>& words, int keep) {
   _exit(127);
 }
 
-namespace {
-
 std::vector<int> descendants(int of) {
   std::multimap<int, int> children;
   std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir("/proc"), closedir);
@@ -93,7 +91,14 @@ std::vector<int> descendants(int of) {
   return all;
 }
 
-// No thread of it comes back from the kernel before it is continued or ended.
+bool has_ended(int pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const size_t end = text.rfind(')');
+  return end == std::string::npos || end + 2 >= text.size() || strchr("ZX", text[end + 2]) != nullptr;
+}
+
 bool is_stopped(int pid) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
   std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(tasks.c_str()), closedir);
@@ -110,8 +115,6 @@ bool is_stopped(int pid) {
   }
   return true;
 }
-
-}  // namespace
 
 // A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the first is ended.
 bool end_descendants_standing() {
