@@ -14,14 +14,15 @@ namespace {
 
 struct MigrateOptions {
   std::string pid, from, to;
+  int rank = -1;
   bool json = false;
 };
 
 Result<void> migrate(const MigrateOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
-  auto said =
-      answer_of_job_over_hosts(*pid, o.pid, {{"leave_out", ""}, {"move", {{"from", o.from}, {"to", o.to}}}});
+  auto said = answer_of_job_over_hosts(
+      *pid, o.pid, {{"leave_out", ""}, {"move", {{"from", o.from}, {"to", o.to}, {"rank", o.rank}}}});
   if (!said.ok()) return said.error();
   if (!said->has_value())
     return failure(ExitCode::kNoProcess, o.pid, "belongs to no job over several hosts",
@@ -54,7 +55,10 @@ void add_migrate(CLI::App& app, ExitCode& exit) {
                    "a process of the job on this host, all of which go; or its ckpt run --hosts, with --from")
       ->required();
   command->add_option("--to", o->to, "the host to which they go")->required();
-  command->add_option("--from", o->from, "the host whose processes go (default: this one)");
+  auto* from = command->add_option("--from", o->from, "the host whose processes go (default: this one)");
+  command->add_option("--rank", o->rank, "of MPI: the processes of the host on which this rank is")
+      ->check(CLI::NonNegativeNumber)
+      ->excludes(from);
   command->add_flag("--json", o->json, "print where they are, and how long the job stood, as JSON");
   command->footer(
       "All processes of the job stand until it is over. Those of the other hosts stay, and get new "

@@ -106,7 +106,7 @@ class InPlace(ring.OnRing):
         for signal, word in (("STOP", "hangs"), ("KILL", "was killed")):
             with self.subTest(signal=signal):
                 job = self.begin()
-                agent = min(p for p, w in self.hosts.processes("h2") if w.endswith("ckpt agent"))
+                [agent] = [p for p, w in self.hosts.processes("h2") if w.endswith("ckpt agent")]
                 self.hosts.run("h2", "kill", "-" + signal, str(agent))
                 wait_for(lambda: "a word: " + self.said(), lambda: "the job goes on from" in self.said(), 60)
                 self.assertEqual(self.ring_at("h2"), [], self.said())

@@ -141,6 +141,8 @@ class Agent {
       if (!fd.ok()) return cannot(fd.error());
       on_socket_ = std::move(*fd);
       tell({{"say", "listening"}, {"port", port}});
+    } else if (say == "rank") {
+      tell({{"say", "rank"}, {"yes", has_rank(j.value("rank", -1))}});
     } else if (say == "look") {
       tell({{"say", "part"}, {"ports", ports_of_part(j.value("part", ""))}});
     } else if (say == "start") {

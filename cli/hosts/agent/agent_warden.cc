@@ -19,6 +19,7 @@
 #include "base/raii_fd.h"
 #include "cli/hosts/agent/this_host.h"
 #include "cli/text/failure.h"
+#include "cli/text/text_out.h"
 
 namespace ckpt::cli {
 
@@ -30,13 +31,13 @@ constexpr int kBeatsAPatience = 16;
 constexpr int64_t kLongestRoundNs = 60'000'000'000;
 constexpr int64_t kStopNs = 5'000'000'000;
 
-// All that the job has here: below the agent, and what was left to others when an agent was killed.
+// All that the job has here: below the agent, if that lives, and what was left to others when an agent was killed.
 std::set<int> processes_of(const std::string& job, pid_t agent) {
   std::set<int> all;
   const auto add_below = [&all](int pid) {
     for (const int below : descendants(pid)) all.insert(below);
   };
-  add_below(agent);
+  if (agent > 0) add_below(agent);
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir("/proc"), closedir);
   while (dir != nullptr) {
     const dirent* e = readdir(dir.get());
@@ -75,10 +76,13 @@ Result<void> AgentWarden::begin(const std::string& job, const std::string& host,
   job_ = job;
   host_ = host;
   patience_ms_ = patience_ms;
-  void* page = mmap(nullptr, sizeof(Beats), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  memory_.reset(memfd_create("ckpt beats", MFD_CLOEXEC));
+  void* page = MAP_FAILED;
+  if (memory_.valid() && ftruncate(memory_.get(), sizeof(AgentBeats)) == 0)
+    page = mmap(nullptr, sizeof(AgentBeats), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
   if (page == MAP_FAILED)
     return failure(ExitCode::kSystem, "agent", "no memory for its warden", "raise ulimit -v");
-  beats_ = static_cast<Beats*>(page);
+  beats_ = static_cast<AgentBeats*>(page);
   come_round();
   if (!start()) return failure(ExitCode::kSystem, "agent", "no process for its warden", "raise ulimit -u");
   thread_ = std::thread([this] { beat(); });
@@ -114,36 +118,53 @@ void AgentWarden::end() {
   if (warden_fd_.valid()) syscall(SYS_pidfd_send_signal, warden_fd_.get(), SIGKILL, nullptr, 0);
   warden_fd_.reset();
   warden_ = -1;
-  munmap(beats_, sizeof(Beats));
+  munmap(beats_, sizeof(AgentBeats));
   beats_ = nullptr;
 }
 
-// A fork of the agent, which has none of its connections.
+// A program of its own: `ps` tells it from the agent, and it has none of the agent's connections.
 bool AgentWarden::start() {
   beats_->last_ns = now_ns();
-  const pid_t agent = getpid();
-  const ScopedFd watched(static_cast<int>(syscall(SYS_pidfd_open, agent, 0)));
-  if (!watched.valid()) return false;
+  const std::string self = own_directory() + "/ckpt", patience = std::to_string(patience_ms_);
+  const std::string agent = std::to_string(getpid());
   warden_ = fork();
   if (warden_ > 0) warden_fd_.reset(static_cast<int>(syscall(SYS_pidfd_open, warden_, 0)));
   if (warden_ != 0) return warden_ > 0;
   setpgid(0, 0);
-  const int kept = dup2(watched.get(), STDERR_FILENO + 1);
-  syscall(SYS_close_range, STDERR_FILENO + 2, ~0u, 0);
-  const int64_t patience_ns = int64_t{patience_ms_} * 1'000'000;
+  // By these it would be one of the job: to be saved, and to be ended.
+  unsetenv("CKPT_JOB");
+  unsetenv("CKPT_HOSTS");
+  dup2(memory_.get(), STDIN_FILENO);
+  syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0);
+  execl(self.c_str(), self.c_str(), "agent-warden", job_.c_str(), host_.c_str(), agent.c_str(),
+        patience.c_str(), nullptr);
+  _exit(127);
+}
+
+ExitCode run_agent_warden(const std::string& job, const std::string& host, int agent, int patience_ms) {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
+  const ScopedFd watched(static_cast<int>(syscall(SYS_pidfd_open, agent, 0)));
+  void* page = mmap(nullptr, sizeof(AgentBeats), PROT_READ, MAP_SHARED, STDIN_FILENO, 0);
+  // Its parent is the agent, unless that has ended: then the number may be another's.
+  const bool is_parent = getppid() == agent;
+  if (page == MAP_FAILED || (is_parent && !watched.valid()))
+    return report(
+        failure(ExitCode::kUsage, "agent-warden", "is started by ckpt agent", "use ckpt run --hosts"));
+  const auto& beats = *static_cast<const AgentBeats*>(page);
+  const int64_t patience_ns = int64_t{patience_ms} * 1'000'000;
   for (;;) {
-    pollfd end{kept, POLLIN, 0};
-    const bool has_died = poll(&end, 1, patience_ms_ / kBeatsAPatience + 1) > 0;
-    if (beats_->over) _exit(0);
-    const bool hangs = now_ns() - beats_->last_ns > patience_ns;
-    if (!has_died && !hangs) continue;
+    pollfd end{watched.get(), POLLIN, 0};
+    const bool has_died = !is_parent || poll(&end, 1, patience_ms / kBeatsAPatience + 1) > 0;
+    if (beats.over) return ExitCode::kOk;
+    if (!has_died && now_ns() - beats.last_ns <= patience_ns) continue;
     fmt::print(stderr,
                "ckpt: {}: its agent {}: the job's processes there are ended, for it goes on elsewhere\n",
-               host_, has_died ? "was killed" : "hangs");
+               printable(host), has_died ? "was killed" : "hangs");
     fflush(stderr);
-    end_all_of(job_, agent);
-    kill(agent, SIGKILL);
-    _exit(0);
+    end_all_of(job, has_died ? 0 : agent);
+    if (!has_died) syscall(SYS_pidfd_send_signal, watched.get(), SIGKILL, nullptr, 0);
+    return ExitCode::kOk;
   }
 }
 

@@ -15,10 +15,17 @@
 #include <string>
 #include <thread>
 
+#include "base/exit_codes.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 
 namespace ckpt::cli {
+
+// In memory that agent and warden share.
+struct AgentBeats {
+  std::atomic<int64_t> last_ns;
+  std::atomic<bool> over;
+};
 
 class AgentWarden {
  public:
@@ -38,16 +45,13 @@ class AgentWarden {
   void end();
 
  private:
-  struct Beats {
-    std::atomic<int64_t> last_ns;
-    std::atomic<bool> over;
-  };
   bool start();
   void beat();
 
   std::string job_, host_;
   int patience_ms_ = 0;
-  Beats* beats_ = nullptr;  // a page that agent and warden share
+  ScopedFd memory_;
+  AgentBeats* beats_ = nullptr;  // in it
   pid_t warden_ = -1;
   ScopedFd warden_fd_;
   std::thread thread_;
@@ -56,5 +60,8 @@ class AgentWarden {
   bool stops_ = false;
   std::atomic<int64_t> round_ns_{0};
 };
+
+// `ckpt agent-warden JOB HOST AGENT PATIENCE_MS`, whose standard input is the memory of beats.
+ExitCode run_agent_warden(const std::string& job, const std::string& host, int agent, int patience_ms);
 
 }  // namespace ckpt::cli

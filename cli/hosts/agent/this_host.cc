@@ -116,6 +116,16 @@ bool is_stopped(int pid) {
   return true;
 }
 
+bool has_rank(int rank) {
+  const std::string number = std::to_string(rank);
+  for (const int pid : descendants(getpid())) {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+      if (variable_of_process(pid, name) == number) return true;
+    }
+  }
+  return false;
+}
+
 // A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the first is ended.
 bool end_descendants_standing() {
   const int64_t deadline = now_ns() + 5'000'000'000;

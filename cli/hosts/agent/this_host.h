@@ -24,6 +24,8 @@ std::vector<int> descendants(int of);
 bool has_ended(int pid);  // also one that is not waited for
 // No thread of it comes back from the kernel before it is continued or ended.
 bool is_stopped(int pid);
+// Is this rank of MPI among the processes below this one? By what launchers tell each rank.
+bool has_rank(int rank);
 // Has the first process of this host keep the connections that no process has accepted (docs/hosts.md). hosts: its CKPT_HOSTS.
 // Where it is not there, or does not answer, they stay where they are: the checkpoint will say so.
 void keep_unaccepted(const std::string& hosts);

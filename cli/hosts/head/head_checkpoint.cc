@@ -143,6 +143,7 @@ Result<void> Head::record(uint64_t id) {
       return failure(ExitCode::kInternal, p.host, "its part has no manifest", "see its log");
   }
   m.run = remembered(run_);
+  m.run["saves"] = saves_.noted(id);
   if (!run_.redundancy.empty()) {
     auto redundancy =
         protect_parts(crew_, id, m.parts, run_.redundancy, [this, id] { return meanwhile(id); });

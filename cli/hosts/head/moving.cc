@@ -108,7 +108,7 @@ class HostCommand {
 MoveWish move_wish_in(const Json& question) {
   const Json move = question.value("move", Json::object());
   if (!move.is_object()) return {};
-  return {move.value("from", ""), move.value("to", "")};
+  return {move.value("from", ""), move.value("to", ""), move.value("rank", -1)};
 }
 
 Moving::Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::string to)
@@ -125,6 +125,26 @@ Moving::Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::str
           }(),
           std::vector<std::string>(parts_.size(), to_), run.launch, run.silence_ms, run.recover) {}
 
+// A rank does not go alone: the launcher's daemon of its host is its parent, and ranks of a host share memory.
+Result<std::string> Moving::host_of_rank(Crew& crew, int rank) {
+  crew.tell_all({{"say", "rank"}, {"rank", rank}});
+  auto all = HearEach{crew, kWordOfHostNs}.hear(std::vector<AwaitedWord>(crew.hosts().size(), {"rank"}));
+  if (!all.ok()) return all.error();
+  std::string found;
+  for (size_t i = 0; i < all->size(); ++i) {
+    const std::string& where = crew.hosts()[i].where;
+    if (!(*all)[i].value("yes", false) || where == found) continue;
+    if (!found.empty())
+      return failure(ExitCode::kUsage, "--rank",
+                     fmt::format("{} is on {} and on {}: of several programs of MPI", rank, found, where),
+                     "name the host with --from");
+    found = where;
+  }
+  if (!found.empty()) return found;
+  return failure(ExitCode::kUsage, "--rank", fmt::format("no process of the job is rank {}", rank),
+                 "name a host with --from");
+}
+
 Result<std::unique_ptr<Moving>> Moving::prepare(Crew& crew, const HostsRun& run, const MoveWish& wish,
                                                 int asked_on) {
   auto to = split_hosts(wish.to, false);
@@ -135,16 +155,22 @@ Result<std::unique_ptr<Moving>> Moving::prepare(Crew& crew, const HostsRun& run,
     return failure(ExitCode::kUnsupported, "migrate", "images of this job are in the memory of keepers",
                    "take a checkpoint, end the job, and bring it back with ckpt-restart --hosts");
   std::vector<int> parts;
+  std::string from = wish.from;
+  if (wish.rank >= 0) {
+    auto host = host_of_rank(crew, wish.rank);
+    if (!host.ok()) return host.error();
+    from = std::move(*host);
+  }
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
     const CrewHost& h = crew.hosts()[i];
-    if (wish.from.empty() ? static_cast<int>(i) == asked_on : h.where == wish.from)
+    if (from.empty() ? static_cast<int>(i) == asked_on : h.where == from)
       parts.push_back(static_cast<int>(i));
   }
-  if (parts.empty() && wish.from.empty())
+  if (parts.empty() && from.empty())
     return failure(ExitCode::kUsage, "--from", "is needed where the head of the job is asked",
                    fmt::format("name one of {}", joined(crew)));
   if (parts.empty())
-    return failure(ExitCode::kUsage, "--from", fmt::format("\"{}\" has no processes of this job", wish.from),
+    return failure(ExitCode::kUsage, "--from", fmt::format("\"{}\" has no processes of this job", from),
                    fmt::format("name one of {}", joined(crew)));
   if (crew.hosts()[static_cast<size_t>(parts[0])].where == wish.to)
     return failure(ExitCode::kUsage, "--to", fmt::format("the processes are on {} already", wish.to),

@@ -19,6 +19,7 @@ namespace ckpt::cli {
 struct MoveWish {
   std::string from;  // a host of the job; "": that on which it was asked for
   std::string to;
+  int rank = -1;  // of MPI: its host is meant; -1: none
 };
 MoveWish move_wish_in(const Json& question);
 
@@ -47,6 +48,7 @@ class Moving {
 
  private:
   Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::string to);
+  static Result<std::string> host_of_rank(Crew& crew, int rank);
   Result<void> copy(const HostsManifest::Part& part, const std::function<Result<void>()>& meanwhile);
   Result<void> try_restart(const HostsManifest::Part& part, const std::function<Result<void>()>& meanwhile);
   Result<void> hear_from_all(const char* say, uint64_t id);
