@@ -27,6 +27,10 @@ std::string what_forbids_part(const std::string& part) {
   const JobEntry entry = examine_job(part);
   for (const ManifestMember& m : entry.manifest.members) {
     if (m.image.empty()) continue;
+    // What it has started is below slurmstepd, on any host: in no part, and missed by nobody but the program.
+    if (m.name == "srun")
+      return fmt::format("process {} (srun): what it has started is outside of the job; start it with mpirun",
+                         m.pid);
     auto image = ImageReader::open(part + "/" + m.image);
     if (!image.ok()) continue;  // encrypted: a restart will say it
     const auto why = what_forbids_restart(image->meta());
