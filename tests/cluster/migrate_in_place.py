@@ -84,7 +84,8 @@ class MigrateInPlace(ring.OnRing):
         stopped = self.at("h3")[0]
         self.hosts.run("h3", "kill", "-STOP", str(stopped))
         self.assertTrue(self.migrate(job.pid, "--from", "h2", "--to", "h4")["in_place"])
-        self.assertEqual(self.hosts.run("h3", "ps", "-o", "stat=", "-p", str(stopped)).stdout[0], "T")
+        # Its threads may be on their way out of our handler.
+        wait_for("its stop", lambda: self.hosts.run("h3", "ps", "-o", "stat=", "-p", str(stopped)).stdout[0] == "T")
         self.limit(3000)
         self.hosts.run("h3", "kill", "-CONT", str(stopped))
         self.comes_to(3000)
@@ -180,6 +181,7 @@ class MigrateInPlace(ring.OnRing):
         """While all is made ready for it elsewhere: those that are left go on, and the checkpoint counts."""
         job, asked, _ = self.stopped_at("connect.ready")
         self.hosts.crash("h2")
+        self.hosts.keepers[1].wait(60)  # all of its processes have ended
         self.hosts.names.remove("h2")
         self.hosts.run("h3", "pkill", "-CONT", "-f", "back-part")
         _, said = asked.communicate(timeout=120)
