@@ -209,6 +209,20 @@ class MigrateInPlace(ring.OnRing):
                 wait_for("the end of all", lambda: not any(self.at(h) for h in self.hosts.names))
                 self.comes_back("h1,h5,h3")
 
+    def test_the_host_that_it_came_to_dies(self):
+        """With --recover the job goes on without it, from the checkpoint of the move."""
+        job = self.run_ring("--recover", "--spare", "h5", "--host-silence", "5s")
+        before = self.at("h1"), self.at("h3")
+        self.migrate(job.pid, "--from", "h2", "--to", "h4")
+        self.limit(5000)
+        self.comes_to(5000)
+        self.hosts.cut("h4")
+        wait_for(lambda: "the job on h5: " + self.said(), lambda: " on h1, h5, h3; its processes stood for" in self.said(), 90)
+        self.assertEqual((self.at("h1"), self.at("h3")), before)
+        self.comes_to(5000, 2)
+        self.leads(job.pid)
+        self.ends_well(job)
+
     def test_what_only_a_restart_can_move(self):
         for name, text in (("asker", ASKER), ("answerer", ANSWERER)):
             with open(f"{self.dir}/{name}.py", "w", encoding="ascii") as f:
