@@ -66,6 +66,10 @@ class Process {
         return failure(ExitCode::kUnsupported, name(),
                        "watches a connection to that host under a number that it has no more", kRestartAll);
     }
+    if (any && !may_be_looked_into())
+      return failure(ExitCode::kUnsupported, name(),
+                     "may not be looked into (kernel.yama.ptrace_scope, or it has given up its rights)",
+                     kRestartAll);
     if (any && on_its_way)
       return failure(ExitCode::kUnsupported, name(),
                      "has a descriptor waiting in a socket, which may be of a connection to that host",
@@ -120,6 +124,11 @@ class Process {
   }
 
  private:
+  // Its sockets are taken over for as long as other hosts arrive in them.
+  bool may_be_looked_into() const {
+    const int fd = meta().descriptors.empty() ? -1 : meta().descriptors.front().fd;
+    return ScopedFd(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd_.get(), fd, 0))).valid();
+  }
   bool leads_to_lost(int fd, const OtherHosts& others) const {
     for (const auto& d : meta().descriptors) {
       const ParsedOpenFile* f = d.fd == fd ? meta().open_file(d.open_file) : nullptr;
