@@ -89,6 +89,9 @@ struct HostsPart {
   char host[64];     // the name of this one, NUL-terminated
 };
 inline constexpr char kStepContinue = 'g', kStepGiveUp = 'a', kStepKeep = 'k';
+// At "durable", with kPartStays: the processes of another host go on elsewhere. 8 bytes follow, a cookie: each process
+// takes new sockets by it, in place of its connections to that host (reconnect_protocol.h). "need step reconnected" is next.
+inline constexpr char kStepReconnect = 'c';
 
 struct ControlRequest {
   uint32_t magic, version;

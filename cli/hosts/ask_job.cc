@@ -8,10 +8,12 @@
 
 namespace ckpt::cli {
 
-std::string hosts_of_process(int pid) {
+std::string hosts_of_process(int pid) { return variable_of_process(pid, "CKPT_HOSTS"); }
+
+std::string variable_of_process(int pid, const std::string& variable) {
   std::ifstream in(fmt::format("/proc/{}/environ", pid), std::ios::binary);
   const std::string text = std::string(1, '\0') + std::string((std::istreambuf_iterator<char>(in)), {});
-  const std::string name = std::string(1, '\0') + "CKPT_HOSTS=";
+  const std::string name = std::string(1, '\0') + variable + "=";
   const size_t at = text.find(name);
   if (at == std::string::npos) return "";
   const size_t begin = at + name.size();

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/back/job/job_back.h"
+#include "cli/hosts/agent/agent_warden.h"
 #include "cli/hosts/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/keeper/exchange_process.h"
@@ -39,10 +40,21 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
     exit = hosts.ok() ? look_at_hosts(run, o->json) : report(hosts.error());
   });
 
-  // Not for users. The head starts agent by --launch, the agent starts keeper-exchange, keeper-save and back-part, and
+  // Not for users. The head starts agent by --launch, the agent starts agent-warden, keeper-exchange, keeper-save and back-part, and
   // ckpt-restart --hosts starts restart-hosts.
   CLI::App* agent = app.add_subcommand("agent", "of a job over several hosts, on each of them")->group("");
   agent->callback([&exit] { exit = run_agent(); });
+  struct WardenOptions {
+    std::string job, host;
+    int agent = 0, patience_ms = 0;
+  };
+  auto w = std::make_shared<WardenOptions>();
+  CLI::App* warden = app.add_subcommand("agent-warden", "beside an agent, with --recover")->group("");
+  warden->add_option("JOB", w->job)->required();
+  warden->add_option("HOST", w->host)->required();
+  warden->add_option("AGENT", w->agent)->required();
+  warden->add_option("PATIENCE", w->patience_ms)->required();
+  warden->callback([w, &exit] { exit = run_agent_warden(w->job, w->host, w->agent, w->patience_ms); });
   CLI::App* exchange = app.add_subcommand("keeper-exchange", "of redundancy, on each host")->group("");
   exchange->callback([&exit] { exit = run_exchange(); });
   CLI::App* save = app.add_subcommand("keeper-save", "of --disk-every, on each host")->group("");

@@ -68,6 +68,8 @@ bool is_own_user(int connection);
 bool ask_over_hosts(const std::string& name, const Json& question, Json& answer);
 // "JOB:HOST", as the process was started with it (CKPT_HOSTS); "": it belongs to no job over several hosts.
 std::string hosts_of_process(int pid);
+// As the process was started with it; "": without it, or nobody may look.
+std::string variable_of_process(int pid, const std::string& variable);
 // The head or the agent of the job that the process belongs to; pid: of any of its processes here, or of the head itself.
 enum class JobAnswers { kNoSuchJob, kNobody, kAnswered };
 JobAnswers ask_job_over_hosts(int pid, const Json& question, Json& answer);

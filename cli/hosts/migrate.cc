@@ -14,14 +14,15 @@ namespace {
 
 struct MigrateOptions {
   std::string pid, from, to;
+  int rank = -1;
   bool json = false;
 };
 
 Result<void> migrate(const MigrateOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
-  auto said =
-      answer_of_job_over_hosts(*pid, o.pid, {{"leave_out", ""}, {"move", {{"from", o.from}, {"to", o.to}}}});
+  auto said = answer_of_job_over_hosts(
+      *pid, o.pid, {{"leave_out", ""}, {"move", {{"from", o.from}, {"to", o.to}, {"rank", o.rank}}}});
   if (!said.ok()) return said.error();
   if (!said->has_value())
     return failure(ExitCode::kNoProcess, o.pid, "belongs to no job over several hosts",
@@ -35,6 +36,9 @@ Result<void> migrate(const MigrateOptions& o) {
   fmt::print("the processes of {} {} {}\n  {:<24}{}\n", printable(from),
              answer.contains("stood_ns") ? "are now on" : "have ended, and come back on", printable(to),
              "checkpoint", printable(answer.value("checkpoint", "")));
+  if (answer.contains("stood_ns"))
+    fmt::print("  {:<24}{}\n", "those of other hosts",
+               answer.contains("in_place") ? "stayed" : "were restarted");
   if (answer.contains("stood_ns"))
     fmt::print("  {:<24}{}\n", "the job stood", human_duration(answer.value("stood_ns", int64_t{0})));
   return {};
@@ -51,11 +55,15 @@ void add_migrate(CLI::App& app, ExitCode& exit) {
                    "a process of the job on this host, all of which go; or its ckpt run --hosts, with --from")
       ->required();
   command->add_option("--to", o->to, "the host to which they go")->required();
-  command->add_option("--from", o->from, "the host whose processes go (default: this one)");
+  auto* from = command->add_option("--from", o->from, "the host whose processes go (default: this one)");
+  command->add_option("--rank", o->rank, "of MPI: the processes of the host on which this rank is")
+      ->check(CLI::NonNegativeNumber)
+      ->excludes(from);
   command->add_flag("--json", o->json, "print where they are, and how long the job stood, as JSON");
   command->footer(
-      "All processes of the job stand until it is over, and are then restarted: those of the other hosts "
-      "where they were.\n"
+      "All processes of the job stand until it is over. Those of the other hosts stay, and get new "
+      "connections "
+      "to the new\nhost; where that cannot be, they are restarted where they were.\n"
       "Exit codes: 0 they are there, 64 wrong arguments, 67 no such job, 68 the new host has another ckpt or "
       "C library,\n"
       "69 a host is not there, 70 given up, 74 read or write error, 75 no answer in time, 76 state that "

@@ -17,7 +17,23 @@ DiskSaves::DiskSaves(Crew& crew, const std::string& directory, const std::string
     : crew_(crew),
       directory_(directory + kOnDisk),
       every_(run.disk_every),
-      records_(directory_, job, kSavesKept, 0) {}
+      records_(directory_, job, kSavesKept, 0) {
+  if (every_ == 0) return;
+  auto newest = read_hosts_manifest(find_hosts_manifest(directory));
+  if (!newest.ok() || newest->job != job) return;
+  const Json was = newest->run.value("saves", Json::object());
+  since_ = was.value("since", 0u);
+  begun_ = was.value("begun", uint64_t{0});
+  // It was lost with a host: made up for by the next.
+  if (begun_ > last_hosts_checkpoint(directory_)) since_ = every_ - 1;
+}
+
+Json DiskSaves::noted(uint64_t id) const {
+  if (every_ == 0) return Json::object();
+  const bool begins = since_ + 1 >= every_ && !saving_;
+  const uint64_t begun = begins ? id : saving_ ? saving_->id : begun_;
+  return {{"since", begins ? 0 : since_ + 1}, {"begun", begun}};
+}
 
 void DiskSaves::counts(const HostsManifest& manifest) {
   if (every_ == 0 || ++since_ < every_) return;
@@ -29,6 +45,7 @@ void DiskSaves::counts(const HostsManifest& manifest) {
 
 void DiskSaves::begin(const HostsManifest& manifest) {
   since_ = 0;
+  begun_ = manifest.id;
   saving_ = manifest;
   missing_ = manifest.parts.size();
   failed_ = false;

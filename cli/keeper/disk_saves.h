@@ -19,6 +19,8 @@ class DiskSaves {
  public:
   // directory: of the job's .hosts files. Nothing is saved unless run.disk_every.
   DiskSaves(Crew& crew, const std::string& directory, const std::string& job, const HostsRun& run);
+  // What the record of checkpoint `id`, which is about to count, says of saves: a head that comes later goes on counting.
+  Json noted(uint64_t id) const;
   // Another checkpoint counts.
   void counts(const HostsManifest& manifest);
   // "saved", or "failed" of "save".
@@ -33,6 +35,7 @@ class DiskSaves {
   const uint32_t every_;
   Records records_;
   uint32_t since_ = 0;                          // the last that was saved, or begun
+  uint64_t begun_ = 0;                          // the id of that one
   std::optional<HostsManifest> saving_, next_;  // next_: the newest that was passed over
   size_t missing_ = 0;                          // hosts that have not answered
   bool failed_ = false;                         // on one of them

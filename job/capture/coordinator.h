@@ -114,6 +114,7 @@ class Coordinator final : public Session {
   Result<std::span<const std::byte>> hear_posts_of_hosts(bool& any);
   void tell_bookmarks(std::span<const Bookmark> connections);
   Result<void> agree_with_hosts();
+  Result<void> reconnect_all();
   Result<void> commit();
   Result<void> open_stream(const char* program);
   void watch_in_stream(int socket);

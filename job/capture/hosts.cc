@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "job/capture/coordinator.h"
+#include "job/capture/reconnect.h"
 #include "job/directory/job_directory.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -136,12 +138,36 @@ Result<void> Coordinator::drained(std::span<const Bookmark> connections) {
   return tell_all(Step::kPeek);
 }
 
+// Another host was left. A process that could not take its new sockets is neither as it was nor as it is to be, so none
+// goes on: the head hears of it from `ckpt connect-part`, and has all ended where they stand.
+Result<void> Coordinator::reconnect_all() {
+  uint64_t cookie = 0;
+  if (!receive_exactly(options_.hosts_socket, &cookie, sizeof(cookie)))
+    return make_error(ExitCode::kInternal, 0, "the agent of this host is gone; the checkpoint counts");
+  for (Member& m : members_) {
+    if (m.state == Member::State::kWithUs &&
+        !send_message(m.socket, Step::kReconnect, &cookie, sizeof(cookie)))
+      CKPT_TRY(lost(m));
+  }
+  if (!reconnect(cookie)) {
+    (void)ask_hosts("stuck", 0);  // nobody answers before the agent is gone
+    return make_error(ExitCode::kInternal, 0, "its connections to another host could not be replaced");
+  }
+  points::at("leader.reconnected");
+  return await(Step::kReconnected, 0);
+}
+
 // This host's part has its name. It counts when the head has recorded that all parts have.
 Result<void> Coordinator::agree_with_hosts() {
   tell_line(options_.hosts_socket, "part {}\n", static_cast<const char*>(name_.text));
   auto answer = ask_hosts("durable", 0);
+  const bool counts = answer.ok() && *answer == kStepReconnect;
+  if (counts) {
+    CKPT_TRY(reconnect_all());
+    answer = ask_hosts("reconnected", 0);
+  }
   if (answer.ok() && *answer == kStepContinue) return {};
-  if (answer.ok() && *answer == kStepGiveUp) {
+  if (answer.ok() && *answer == kStepGiveUp && !counts) {
     remove_job_directory(directory_, name_.text);
     return make_error(ExitCode::kInternal, 0, "the checkpoint of all hosts was given up");
   }

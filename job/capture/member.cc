@@ -7,6 +7,7 @@
 #include "base/named_points.h"
 #include "image/format/keeper_client.h"
 #include "job/capture/channel.h"
+#include "job/capture/reconnect.h"
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"
 #include "job/format/job_name.h"
@@ -134,7 +135,7 @@ class MemberSession final : public Session {
     // The image does not need this process any more.
     creation::release_end();
     points::at("member.written");
-    CKPT_TRY(expect(Step::kDone, 0));
+    CKPT_TRY(await_done());
     points::at("member.done");
     interval::put_off();
     return {};
@@ -208,7 +209,26 @@ class MemberSession final : public Session {
   }
 
   Result<void> expect(Step step, int64_t until_ns, Message& message) {
-    switch (receive_message(socket_, until_ns, arena_, message)) {
+    return judge(receive_message(socket_, until_ns, arena_, message), step, message);
+  }
+
+  // Where threads stand until the end, another host may be left meanwhile. A process that cannot take its new sockets stands
+  // until it is ended: with some of them it must not go on.
+  Result<void> await_done() {
+    for (;;) {
+      Message message;
+      const Received got = receive_message(socket_, 0, arena_, message);
+      const auto* cookie = message.as<uint64_t>();
+      if (got != Received::kMessage || message.step != Step::kReconnect || cookie == nullptr)
+        return judge(got, Step::kDone, message);
+      if (!reconnect(*cookie)) continue;
+      points::at("member.reconnected");
+      CKPT_TRY(say(Step::kReconnected));
+    }
+  }
+
+  Result<void> judge(Received got, Step step, const Message& message) {
+    switch (got) {
       case Received::kMessage:
         if (message.step == step) return {};
         told_ = true;

@@ -21,6 +21,10 @@
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
 //   kGo              -->               all members are sampled; their threads go on
 //                    <--   kWritten    Written: its image is durable in the temporary directory, or all of it is in the stream
+//   kReconnect       -->               (with kJoinStays, where another host was left: uint64_t, the cookie of
+//                                      reconnect_protocol.h)
+//                    <--   kReconnected  (the same) it has new sockets in place of its connections to that host. Where it
+//                                      could not take them it says nothing and stands, until it is ended
 //   kDone            -->               the directory has its name
 // At any time: kFailed (Failed) from a member, kAbort from the coordinator; a socket that closes is the same.
 #pragma once
@@ -44,6 +48,8 @@ enum class Step : uint32_t {
   kSampled,
   kGo,
   kWritten,
+  kReconnect,
+  kReconnected,
   kDone,
   kAbort,
   kFailed,

@@ -101,6 +101,23 @@ class InPlace(ring.OnRing):
                 self.is_restarted(job, "back-part ended without a word")
                 self.again()
 
+    def test_the_agent_alone_is_lost(self):
+        """It hangs, and its kernel answers; or it is killed. Its host's processes have ended before they run elsewhere."""
+        for signal, word in (("STOP", "hangs"), ("KILL", "was killed")):
+            with self.subTest(signal=signal):
+                job = self.begin()
+                [agent] = [p for p, w in self.hosts.processes("h2") if w.endswith("ckpt agent")]
+                self.hosts.run("h2", "kill", "-" + signal, str(agent))
+                wait_for(lambda: "a word: " + self.said(), lambda: "the job goes on from" in self.said(), 60)
+                self.assertEqual(self.ring_at("h2"), [], self.said())
+                self.assertIn(f"ckpt: h2: its agent {word}: the job's processes there are ended", self.said())
+                self.assertIn("on h1, h4, h3\n", self.said())
+                self.comes_to(5000, 2)
+                self.leads(job.pid)
+                self.now(job.pid)
+                self.ends_well(job)
+                self.again()
+
     def test_the_spare_is_lost(self):
         job = self.begin()
         self.hosts.cut("h2")

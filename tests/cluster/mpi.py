@@ -160,13 +160,23 @@ class Mpi(OverHosts):
     def goes_elsewhere(self, moves):
         """Processes of hosts go elsewhere, the launcher's too, in one life."""
         job = self.run_ring()
-        for tenth, (start, end) in enumerate(moves, 1):
+        for tenth, (start, end, *rank) in enumerate(moves, 1):
+            rank = rank[0] if rank else start
             self.allow(tenth + 1)
             self.comes_to(job, "out", tenth)
             self.leads(job.pid)
-            done = subprocess.run([CKPT, "migrate", str(job.pid), "--from", start, "--to", end], capture_output=True, text=True, timeout=120,
+            others = [h for h in self.hosts.names if h not in (start, end)]
+            before = {h: [p for p, w in self.hosts.processes(h) if "./ring" in w] for h in others}
+            alone = not any("./ring" in w for _, w in self.hosts.processes(end))
+            # By the host, or by a rank that is there.
+            which = ("--from", start) if isinstance(rank, str) else ("--rank", str(rank))
+            done = subprocess.run([CKPT, "migrate", "--json", str(job.pid), *which, "--to", end], capture_output=True, text=True, timeout=120,
                                   env=clean())
             self.assertEqual(done.returncode, 0, done.stderr + self.said())
+            # Where the new host has no processes of the job yet, those of all others stay.
+            self.assertEqual(json.loads(done.stdout).get("in_place", False), alone, self.said())
+            if alone:
+                self.assertEqual({h: [p for p, w in self.hosts.processes(h) if "./ring" in w] for h in others}, before)
             self.assertFalse([w for _, w in self.hosts.processes(start) if "./ring" in w])
         self.allow(10)
         self.await_result(job, "out")
@@ -193,7 +203,7 @@ class OpenMpi(Mpi):
         self.one_sided()
 
     def test_goes_elsewhere(self):
-        self.goes_elsewhere([("h2", "h4"), ("h1", "h5"), ("h3", "h4")])
+        self.goes_elsewhere([("h2", "h4", 3), ("h1", "h5"), ("h3", "h4")])
 
     def test_goes_back(self):
         self.goes_back([1, 4])

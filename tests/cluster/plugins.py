@@ -31,7 +31,7 @@ class Plugins(OverHosts):
         job = self.start([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--plugins", MEET, "--",
                           "sh", "-c", f"cd {self.dir}; {ON} h2 sh -c 'cd {self.dir}; echo there; {wait}' & echo there; {wait}; wait; echo over"])
         self.leads(job.pid)
-        wait_for("both programs", lambda: self.texts["out"][0].count(b"there") == 2)
+        wait_for(lambda: "both programs: " + self.said(), lambda: self.texts["out"][0].count(b"there") == 2)
         self.now(job.pid)
         # On each host ckpt-on --serve, ckpt-on and sh.
         durable = wait_for("all have heard", lambda: len(found := self.log("durable")) >= 4 and len({host for host, _ in found}) == 2

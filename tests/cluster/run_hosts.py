@@ -3,6 +3,7 @@ the same and on others; a host that is cut off, dead, or does not fit."""
 import glob
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -42,6 +43,17 @@ class Run(OverHosts):
         done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h9"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 69)
         self.assertIn("h9: its agent could not be started", done.stderr)
+
+    def test_what_srun_has_started_is_missed(self):
+        """By its name, for its processes would be in no part."""
+        os.symlink(shutil.which("sleep"), self.dir + "/srun")
+        job = self.run_job("sh", "-c", f"{self.dir}/srun 100; true")
+        wait_for("it", lambda: [p for p, w in self.hosts.processes("h1") if w.startswith(self.dir + "/srun 100")])
+        self.leads(job.pid)
+        done = self.now(job.pid, ok=False)
+        self.assertEqual(done.returncode, 76, done.stderr)
+        self.assertIn("(srun): what it has started is outside of the job", done.stderr)
+        self.assertEqual(glob.glob(self.images + "/*.hosts"), [])
 
     def test_srun_is_refused(self):
         job = self.run_job("/usr/bin/srun", "./app")

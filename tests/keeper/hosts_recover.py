@@ -32,7 +32,8 @@ class Recover(KeptHosts):
         self.assertEqual(self.said(name).count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said(name))
 
     def test_a_spare_takes_the_place(self):
-        job = self.begin()
+        """What is counted of checkpoints is counted on: the third goes to the disk as well."""
+        job = self.begin("--disk-every", "3")
         self.now(job.pid)
         self.hosts.crash("h2")
         self.goes_on(job, "h1, h4, h3")
@@ -40,6 +41,9 @@ class Recover(KeptHosts):
         self.assertIn("the part of h2 was computed", self.said())
         # Protected again.
         self.assertEqual(self.now(job.pid)["hosts"], 3)
+        self.assertEqual(glob.glob(self.images + "/disk/*.hosts"), [])
+        third = self.now(job.pid)["checkpoint"]
+        wait_for("the third on the disk", lambda: os.path.exists(f"{self.images}/disk/{os.path.basename(third)}"))
         self.ends_well(job)
 
     def test_survivors_go_back_in_place(self):

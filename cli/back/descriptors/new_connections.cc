@@ -52,6 +52,13 @@ bool takes(const ImageSocket& listener, const SocketName& to) {
   return address == (is_four(to) ? std::string(20, '0') + "ffff00000000" : std::string(32, '0'));
 }
 
+bool leads_elsewhere_now(const ImageSocket& s) {
+  if (s.remote.length == 0 || (s.detail.domain != AF_INET && s.detail.domain != AF_INET6)) return false;
+  SocketName now = s.remote;
+  hosts_plan()->translate_other(now, {});
+  return end_text(now) != end_text(s.remote);
+}
+
 class NewConnections {
  public:
   NewConnections(const std::vector<StandingMember>& members, OtherHosts& others)
@@ -78,24 +85,14 @@ class NewConnections {
   }
 
  private:
-  // What else leads to the lost host: sockets of UDP that are connected to it, connections of TCP that were being made.
-  static bool leads_elsewhere_now(const ImageSocket& s) {
-    if (s.remote.length == 0 || (s.detail.domain != AF_INET && s.detail.domain != AF_INET6)) return false;
-    SocketName now = s.remote;
-    hosts_plan()->translate_other(now, {});
-    return end_text(now) != end_text(s.remote);
-  }
-
   // Those to the lost host alone; all others are there.
   Result<void> add(size_t member) {
+    CKPT_TRY(check_other_sockets(members_[member], others_));
     std::map<uint64_t, int> others;
     for (const auto& f : members_[member].then->open_files) {
       const ImageSocket s = socket_of(f);
       if (s.is_tcp() && others_.leads_to_lost(s.local, s.remote))
         ports_.insert(s.local.port());
-      else if (leads_elsewhere_now(s))
-        return make_error(ExitCode::kUnsupported, 0, "{} of process {} is connected to the host that is gone",
-                          f.path, members_[member].then->process.record.pid);
       else
         others[f.record.object] = 1;
     }
@@ -139,6 +136,16 @@ class NewConnections {
 };
 
 }  // namespace
+
+Result<void> check_other_sockets(const StandingMember& member, const OtherHosts& others) {
+  for (const auto& f : member.then->open_files) {
+    const ImageSocket s = socket_of(f);
+    if (!leads_elsewhere_now(s) || (s.is_tcp() && others.leads_to_lost(s.local, s.remote))) continue;
+    return make_error(ExitCode::kUnsupported, 0, "{} of process {} is connected to the host that is gone",
+                      f.path, member.then->process.record.pid);
+  }
+  return {};
+}
 
 Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,
                                                  OtherHosts& others) {

@@ -18,6 +18,10 @@ struct StandingMember {
   int pidfd;
 };
 
+// Errors (kUnsupported): the process has something else to the host that is lost, a connected UDP socket or a connection that
+// was just being made.
+Result<void> check_other_sockets(const StandingMember& member, const OtherHosts& others);
+
 // For each member what takes the place of its connections to the host that is lost. Returns when both ends of each are
 // there. Nothing of the program is changed.
 Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,

@@ -1,8 +1,10 @@
-// ckpt back-part: of a job over several hosts, on each of them; see job_back.h.
+// ckpt back-part: of a job over several hosts, on each of them; see job_back.h and, where another host's processes go on
+// elsewhere, connect_part.h.
 #include <signal.h>
 #include <unistd.h>
 
 #include "base/named_points.h"
+#include "cli/back/job/connect_part.h"
 #include "cli/back/job/job_back.h"
 #include "cli/back/job/other_hosts.h"
 #include "cli/hosts/hosts.h"
@@ -19,6 +21,10 @@ Result<Answer> back_part(const Json& plan) {
   try {
     OtherHosts others(STDIN_FILENO, plan.at("connections"));
     if (plan.contains("lost")) CKPT_TRY(others.lose_a_host(plan.at("lost")));
+    if (plan.contains("cookie")) {
+      CKPT_TRY(connect_part(plan, others));
+      return Answer();
+    }
     AskLimits limits;
     // Where a host has died all others wait until its part is restarted.
     limits.answer_ns = others.lost_a_host() ? 600'000'000'000 : 120'000'000'000;

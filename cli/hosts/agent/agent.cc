@@ -12,14 +12,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <memory>
 #include <optional>
-#include <set>
 
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/hosts/agent/agent_warden.h"
 #include "cli/hosts/agent/call_head.h"
 #include "cli/hosts/agent/host_tables.h"
 #include "cli/hosts/agent/local_checkpoint.h"
@@ -99,6 +97,7 @@ class Agent {
       if (deadline_ns_ != 0)
         wait = static_cast<int>(std::clamp<int64_t>((deadline_ns_ - now_ns()) / 1'000'000 + 1, 0, wait));
       (void)!poll(polls.data(), polls.size(), wait);
+      warden_.come_round();
       if (polls[0].revents != 0) hear_head();
       if (polls[1].revents != 0) hear_local();
       if (polls[2].revents != 0) hear_user();
@@ -142,6 +141,8 @@ class Agent {
       if (!fd.ok()) return cannot(fd.error());
       on_socket_ = std::move(*fd);
       tell({{"say", "listening"}, {"port", port}});
+    } else if (say == "rank") {
+      tell({{"say", "rank"}, {"yes", has_rank(j.value("rank", -1))}});
     } else if (say == "look") {
       tell({{"say", "part"}, {"ports", ports_of_part(j.value("part", ""))}});
     } else if (say == "start") {
@@ -187,6 +188,8 @@ class Agent {
       exchange_.end();
     } else if (say == "back") {
       if (auto r = begin_back(j); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
+    } else if (say == "reconnect") {
+      if (auto r = reconnect(j); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
     } else if (say == "back_go") {
       back_.go({{"step", j.value("step", "")}});
     } else if (say == "back_stop") {
@@ -227,10 +230,30 @@ class Agent {
     tell({{"say", "gone"}, {"id", id}, {"yes", gone}});
   }
 
+  // Threads stand behind this checkpoint, which waits for the head's word.
+  bool stands_behind(uint64_t id) const {
+    return id == machine_.id() && stays_ && machine_.reached() == Step::kDurable &&
+           machine_.phase() == cluster::AgentMachine::Phase::kWaiting;
+  }
+
+  // Another host was left, where nothing of the job runs any more. This host's processes take their new sockets, and go on
+  // when the head says that the checkpoint counts: no time-out lets them go on before, but the loss of the head.
+  Result<void> reconnect(const Json& order) {
+    if (!stands_behind(order.value("id", uint64_t{0})))
+      return failure(ExitCode::kTimeout, "agent", "its processes do not stand any more", "try again");
+    Json table = order["table"];
+    table["own"] = task_.value("host", "");
+    CKPT_TRY(write_host_tables(directory_, std::move(table), images_));
+    deadline_ns_ = 0;
+    const uint64_t cookie = std::strtoull(order.value("cookie", "").c_str(), nullptr, 16);
+    back_.go({{"step", "ready"}});
+    local_.tell(kStepReconnect, std::string(reinterpret_cast<const char*>(&cookie), sizeof(cookie)));
+    return {};
+  }
+
   // The job goes on elsewhere, if all of it stands everywhere: nothing runs on after the instant of the checkpoint.
   void hear_of_move(const std::string& say, uint64_t id) {
-    const bool stands = id == machine_.id() && stays_ && machine_.reached() == Step::kDurable &&
-                        machine_.phase() == cluster::AgentMachine::Phase::kWaiting;
+    const bool stands = stands_behind(id);
     if (stands) deadline_ns_ = now_ns() + kInDoubtNs;
     if (say == "stands") return tell({{"say", "stands"}, {"id", id}, {"yes", stands}});
     const bool gone = stands && end_descendants_standing();
@@ -249,13 +272,7 @@ class Agent {
     const std::string cwd = j.value("cwd", "/");
     if (chdir(cwd.c_str()) != 0 && chdir("/") != 0)
       return failure(ExitCode::kSystem, cwd, "cannot be entered", "make it");
-    // Parents too: they are the job's directory, which may not be shared with other hosts.
-    for (size_t at = directory_.find('/', 1); at != std::string::npos; at = directory_.find('/', at + 1))
-      mkdir(directory_.substr(0, at).c_str(), 0700);
-    if (mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
-      return failure(ExitCode::kCannotCreate, directory_,
-                     fmt::format("cannot be created: {}", strerror(errno)),
-                     "name a directory that this host may write, with --dir");
+    CKPT_TRY(make_host_directory(directory_));
     Json table = j["table"];
     table["own"] = task_.value("host", "");
     auto images = images_of_host(directory_, j);
@@ -266,6 +283,10 @@ class Agent {
     auto users = listen_to_users(agent_socket_name(job_, task_.value("host", "")));
     if (!users.ok()) return users.error();
     users_ = std::move(*users);
+    // Longer than the head's kernel may be silent here, and well ahead of the head's own patience.
+    if (recovers_)
+      CKPT_TRY(warden_.begin(job_, task_.value("host", ""),
+                             task_.value("silence_ms", SealedLink::kSilenceMs) / 4 * 5));
     return j.contains("part") ? start_restart(j) : start_program(j);
   }
 
@@ -281,11 +302,7 @@ class Agent {
     setenv("CKPT_DIR", images_.c_str(), 1);
     setenv("CKPT_JOB", job_.c_str(), 1);
     setenv("CKPT_HOSTS", (job_ + ":" + task_.value("host", "")).c_str(), 1);
-    // Launchers of MPI start their daemons by it.
-    setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
-    setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
-    setenv("HYDRA_LAUNCHER", "ssh", 1);
-    setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
+    set_launchers(on);
     if (!spawn(words, on_socket_.get()))
       return failure(ExitCode::kSystem, self, "no process for it", "see ulimit -u");
     on_socket_.reset();
@@ -336,6 +353,7 @@ class Agent {
   void look_for_end() {
     int status = 0;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      warden_.reap(pid);
       if (pid != child_) continue;
       child_ = -1;
       // A program that ends as soon as it is back: the head hears first that it came back.
@@ -361,6 +379,10 @@ class Agent {
         tell(said_of_posts(e.lines, machine_.id()));
         continue;
       }
+      if (e.reconnected) {
+        tell(said_in_back({{"say", "step"}, {"step", "reconnected"}}, back_.id()));
+        continue;
+      }
       cluster::AgentMachine::Actions out;
       if (e.step != Step::kNone) {
         lines_ = std::move(e.lines);
@@ -374,20 +396,6 @@ class Agent {
       act(out);
       error_.reset();
     }
-  }
-
-  // What goes with the report of a step.
-  Json report_of(Step step, uint64_t id) {
-    Json j{{"say", "reached"}, {"id", id}, {"step", static_cast<int>(step)}};
-    for (const auto& [key, value] : lines_) {
-      if (key == "bookmark") j["bookmarks"].push_back(value);
-      if (key != "part") continue;
-      j["part"] = images_ + "/" + value;
-      const ReachedPart part = reach_part(images_ + "/" + value);
-      j["checksum"] = checksum_of_file(part.path + "/" + job::kManifestName);
-      if (const std::string why = what_forbids_part(part.path); !why.empty()) j["no_restart"] = why;
-    }
-    return j;
   }
 
   void act(const cluster::AgentMachine::Actions& actions) {
@@ -416,7 +424,7 @@ class Agent {
           local_.tell(kStepKeep);
           break;
         case K::kReached:
-          tell(report_of(a.step, a.id));
+          tell(report_of_step(a.step, a.id, lines_, images_));
           break;
         case K::kFailed: {
           Json j{
@@ -445,8 +453,10 @@ class Agent {
 
   // The job is over, or its head is gone: nothing of it stays on this host.
   void end_all() {
+    warden_.come_round();
     restart_.reset();
     if (recovers_ && !link_.valid()) end_descendants_standing();
+    warden_.end();
     end_descendants();
     local_.join();
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
@@ -455,6 +465,7 @@ class Agent {
   }
 
   const Json task_;
+  AgentWarden warden_;
   SealedLink link_;
   std::string address_, job_, directory_, images_, leave_out_;  // images_: where parts go
   ScopedFd on_socket_, users_, restart_;

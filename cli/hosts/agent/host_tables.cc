@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/protocol/keeper_protocol.h"
@@ -33,6 +34,14 @@ Result<void> remove_file(const std::string& path) {
 }
 
 }  // namespace
+
+Result<void> make_host_directory(const std::string& directory) {
+  for (size_t at = directory.find('/', 1); at != std::string::npos; at = directory.find('/', at + 1))
+    mkdir(directory.substr(0, at).c_str(), 0700);
+  if (mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  return failure(ExitCode::kCannotCreate, directory, fmt::format("cannot be created: {}", strerror(errno)),
+                 "name a directory that this host may write, with --dir");
+}
 
 Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images) {
   ScopedFd kept;

@@ -1,4 +1,4 @@
-// What processes of a job find about its hosts: two files, 0600.
+// What processes of a job find about its hosts: two files, 0600. And the directory of a host.
 //
 // Owner:     cli/hosts. Callers: the agent, before it starts anything, and when a host of a job that goes back is
 //            replaced.
@@ -16,6 +16,9 @@
 namespace ckpt::cli {
 
 inline constexpr const char* kOnTable = ".hosts-table";
+
+// With its parents: they are the job's directory, which may not be shared with other hosts.
+Result<void> make_host_directory(const std::string& directory);
 
 // table: "own" is the name of this host; of each of "hosts" the "name", the "address", the "port" of ckpt-on, and the
 // "job_address" that it had when the job began. images: a directory, or a keeper's.

@@ -53,12 +53,12 @@ void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& l
     wishes.leave_out = leave_out;
     wishes.part = &part;
     wishes.at_step = [this](const std::string& step, const Answer& lines) {
-      put({step_named(step), step == "posted", lines, {}});
+      put({step_named(step), step == "posted", step == "reconnected", lines, {}});
       std::unique_lock<std::mutex> guard(lock_);
       told_.wait(guard, [this] { return answer_.has_value(); });
       std::string how = *answer_;
       // kStepGiveUp and kStepKeep hold for all steps that follow.
-      if (how[0] == kStepContinue) answer_.reset();
+      if (how[0] == kStepContinue || how[0] == kStepReconnect) answer_.reset();
       return how;
     };
     LocalEvent end;

@@ -20,8 +20,9 @@ namespace ckpt::cli {
 struct LocalEvent {
   cluster::Step step = cluster::Step::kNone;  // kNone: it is over, or
   bool posted = false;                        // plug-ins have posted, and wait for what others have
-  Answer lines;                               // said on the way to the step, or at the end
-  std::optional<Error> error;                 // at the end
+  bool reconnected = false;    // all have new sockets in place of those to a host that was left
+  Answer lines;                // said on the way to the step, or at the end
+  std::optional<Error> error;  // at the end
 };
 
 class LocalCheckpoint {
@@ -31,7 +32,7 @@ class LocalCheckpoint {
   LocalCheckpoint(const LocalCheckpoint&) = delete;
 
   void begin(int pid, const HostsPart& part, const std::string& leave_out);
-  // kStepContinue, kStepGiveUp, kStepKeep: for the step at which it waits, or the next that it comes to.
+  // kStepContinue, kStepGiveUp, kStepKeep, kStepReconnect: for the step at which it waits, or the next that it comes to.
   void tell(char how, const std::string& more = "");
   // Readable while there are events.
   int fd() const { return event_fd_.get(); }

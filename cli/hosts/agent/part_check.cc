@@ -4,14 +4,33 @@
 
 #include "cli/image/job_images.h"
 #include "cli/image/restartable.h"
+#include "cli/keeper/host_keeper.h"
 #include "image/read/image_reader.h"
+#include "job/format/job_name.h"
 
 namespace ckpt::cli {
+
+Json report_of_step(cluster::Step step, uint64_t id, const Answer& lines, const std::string& images) {
+  Json j{{"say", "reached"}, {"id", id}, {"step", static_cast<int>(step)}};
+  for (const auto& [key, value] : lines) {
+    if (key == "bookmark") j["bookmarks"].push_back(value);
+    if (key != "part") continue;
+    j["part"] = images + "/" + value;
+    const ReachedPart part = reach_part(images + "/" + value);
+    j["checksum"] = checksum_of_file(part.path + "/" + job::kManifestName);
+    if (const std::string why = what_forbids_part(part.path); !why.empty()) j["no_restart"] = why;
+  }
+  return j;
+}
 
 std::string what_forbids_part(const std::string& part) {
   const JobEntry entry = examine_job(part);
   for (const ManifestMember& m : entry.manifest.members) {
     if (m.image.empty()) continue;
+    // What it has started is below slurmstepd, on any host: in no part, and missed by nobody but the program.
+    if (m.name == "srun")
+      return fmt::format("process {} (srun): what it has started is outside of the job; start it with mpirun",
+                         m.pid);
     auto image = ImageReader::open(part + "/" + m.image);
     if (!image.ok()) continue;  // encrypted: a restart will say it
     const auto why = what_forbids_restart(image->meta());

@@ -43,6 +43,13 @@ std::string own_directory() {
   return text.substr(0, text.rfind('/'));
 }
 
+void set_launchers(const std::string& on) {
+  setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
+  setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
+  setenv("HYDRA_LAUNCHER", "ssh", 1);
+  setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
+}
+
 int start_process(const std::vector<std::string>& words, int keep) {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -56,8 +63,6 @@ int start_process(const std::vector<std::string>& words, int keep) {
   fmt::print(stderr, "ckpt: {}: cannot be started ({})\n", words[0], strerror(errno));
   _exit(127);
 }
-
-namespace {
 
 std::vector<int> descendants(int of) {
   std::multimap<int, int> children;
@@ -86,7 +91,14 @@ std::vector<int> descendants(int of) {
   return all;
 }
 
-// No thread of it comes back from the kernel before it is continued or ended.
+bool has_ended(int pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const size_t end = text.rfind(')');
+  return end == std::string::npos || end + 2 >= text.size() || strchr("ZX", text[end + 2]) != nullptr;
+}
+
 bool is_stopped(int pid) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
   std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(tasks.c_str()), closedir);
@@ -104,7 +116,15 @@ bool is_stopped(int pid) {
   return true;
 }
 
-}  // namespace
+bool has_rank(int rank) {
+  const std::string number = std::to_string(rank);
+  for (const int pid : descendants(getpid())) {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+      if (variable_of_process(pid, name) == number) return true;
+    }
+  }
+  return false;
+}
 
 // A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the first is ended.
 bool end_descendants_standing() {

@@ -1,6 +1,7 @@
 // What ckpt agent looks up about the host that it runs on, and the processes that it starts and ends there.
 //
-// Owner: cli. Callers: agent.cc and call_head.cc, in the agent's one thread; of own_directory() also the head (moving.cc).
+// Owner: cli. Callers: agent.cc and call_head.cc, in the agent's one thread; its warden; of own_directory() also the head
+// (moving.cc).
 #pragma once
 
 #include <string>
@@ -14,8 +15,17 @@ namespace ckpt::cli {
 Json files_of_host();
 // The directory of this program, and of those that belong to it.
 std::string own_directory();
+// Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on.
+void set_launchers(const std::string& on);
 // Leads a group of its own; has the descriptor `keep`. -1: no process.
 int start_process(const std::vector<std::string>& words, int keep);
+// All processes below this one, also those that have ended and are not waited for.
+std::vector<int> descendants(int of);
+bool has_ended(int pid);  // also one that is not waited for
+// No thread of it comes back from the kernel before it is continued or ended.
+bool is_stopped(int pid);
+// Is this rank of MPI among the processes below this one? By what launchers tell each rank.
+bool has_rank(int rank);
 // Has the first process of this host keep the connections that no process has accepted (docs/hosts.md). hosts: its CKPT_HOSTS.
 // Where it is not there, or does not answer, they stay where they are: the checkpoint will say so.
 void keep_unaccepted(const std::string& hosts);

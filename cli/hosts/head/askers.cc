@@ -63,6 +63,11 @@ void Askers::answer_on_host(Json what) {
   if (served_ && served_->host >= 0) tell(*served_, std::move(what));
 }
 
+void Askers::forget_host(int host) {
+  std::erase_if(waiting_, [host](const Asker& asker) { return asker.host == host; });
+  if (served_ && served_->host == host) served_->host = -1;
+}
+
 std::function<void(const Json&)> Askers::take_connection() {
   std::function<void(const Json&)> answer;
   if (served_ && served_->connection.valid()) {

@@ -44,6 +44,8 @@ class Askers {
   void answer(Json what);
   // Answers one that has asked on a host of the job, whose agent is about to end; others have their answer later.
   void answer_on_host(Json what);
+  // Its agent is about to end: those that have asked there are answered by nobody.
+  void forget_host(int host);
   // For an answer that comes when this head's crew is another one.
   std::function<void(const Json&)> take_connection();
   // The job is about to end, or to go on elsewhere.

@@ -1,10 +1,9 @@
-// Leads a checkpoint of all hosts, and what follows one: the job goes back in place, or goes on elsewhere.
+// Leads a checkpoint of all hosts.
 #include <algorithm>
 #include <cstdio>
 
 #include "base/clock.h"
 #include "cli/hosts/head/head_of_job.h"
-#include "cli/hosts/restart/going_back.h"
 #include "cli/hosts/restart/recover.h"
 #include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
@@ -78,7 +77,7 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
         if (!recorded.ok()) {
           why_ = std::string(recorded.error().message());
           why_code_ = recorded.error().code;
-        } else if (moving_ != nullptr && move(a.id)) {
+        } else if (moving_ != nullptr && move(a.id) == MoveEnd::kEnded) {
           return;
         }
         cluster::HeadMachine::Actions more;
@@ -99,6 +98,7 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
           plan_next();
           done["every_ns"] = automatic_.ns();
         }
+        if (in_place_) done = finish_move();
         answer(why_.empty() ? std::move(done) : Json{{"code", static_cast<int>(why_code_)}, {"error", why_}});
         give_up_older();
         saves_.counts(recorded_);
@@ -129,72 +129,6 @@ bool Head::current_lost() const {
   return false;
 }
 
-// The job's processes go back in place. Those of some hosts may not get there when others have: then all are restarted from the
-// same checkpoint, where they are.
-void Head::go_back(const std::string& wish) {
-  auto back = GoingBack::prepare(crew_, table_, job_, wish.empty() ? directory_ : wish);
-  if (!back.ok()) return answer(said_of_error(back.error()));
-  auto done = back->run([this, &back] { return back->was_decided() ? Result<void>() : meanwhile(0); });
-  if (done.ok()) return answer(std::move(*done));
-  if (!back->was_decided()) {
-    Json said = said_of_error(done.error());
-    said["error"] = fmt::format("{}; the job goes on as it was", done.error().message());
-    return answer(std::move(said));
-  }
-  ended_ = true;
-  why_ = fmt::format("the job was half way back when this failed: {}", done.error().message());
-  why_code_ = done.error().code;
-  askers_.answer_on_host({{"code", static_cast<int>(why_code_)},
-                          {"error", fmt::format("{}; all of it is restarted from {}", why_, back->path())}});
-  if (auto gone = back->end_all(); !gone.ok()) {
-    // A host has died: with --recover it is taken for dead, and all of the job goes on without it.
-    if (run_.recover) lost_ = crew_.find_gone();
-    if (!lost_.empty()) return answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
-    const Error error = make_error(ExitCode::kUnavailable, 0,
-                                   "{}; whether its processes have ended is not known ({}): when they have, "
-                                   "ckpt-restart --hosts {} brings the job back",
-                                   why_, gone.error().message(), back->path());
-    status_ = static_cast<int>(report(error));
-    return answer(said_of_error(error));
-  }
-  moved_ = Moved{{}, "", "", back->path(), now_ns(), askers_.take_connection(), why_};
-}
-
-// The checkpoint counts, and all stand. True: nothing of the job runs any more, and it is to come back. False: it goes on as it was.
-bool Head::move(uint64_t id) {
-  bool decided = false;
-  Result<void> result = moving_->bring(parts_, [this, id] { return meanwhile(id); });
-  if (result.ok()) {
-    result = moving_->end_all(id, [this, &decided] {
-      decided = true;
-      // Its agent ends with the processes.
-      askers_.answer_on_host({{"from", moving_->from()}, {"to", moving_->to()}, {"checkpoint", path_}});
-    });
-  }
-  if (!result.ok() && !decided) {
-    why_ = fmt::format("{}; the job goes on where it was", result.error().message());
-    why_code_ = result.error().code;
-    return false;
-  }
-  ended_ = true;
-  why_ = "the job's processes are on their way to another host (ask again)";
-  why_code_ = ExitCode::kUnavailable;
-  Moved moved{moving_->parts(), moving_->from(), moving_->to(), path_, stop_ns_, {}, ""};
-  if (!result.ok()) {
-    // Some of it may run there still: it must not run twice.
-    const Error error = make_error(ExitCode::kUnavailable, 0,
-                                   "{}; whether its processes have ended is not known: when they have, "
-                                   "ckpt-restart --hosts {} brings the job back",
-                                   result.error().message(), path_);
-    status_ = static_cast<int>(report(error));
-    answer(said_of_error(error));
-    return true;
-  }
-  moved.answer = askers_.take_connection();
-  moved_ = std::move(moved);
-  return true;
-}
-
 Result<void> Head::record(uint64_t id) {
   HostsManifest m;
   m.id = id;
@@ -209,6 +143,7 @@ Result<void> Head::record(uint64_t id) {
       return failure(ExitCode::kInternal, p.host, "its part has no manifest", "see its log");
   }
   m.run = remembered(run_);
+  m.run["saves"] = saves_.noted(id);
   if (!run_.redundancy.empty()) {
     auto redundancy =
         protect_parts(crew_, id, m.parts, run_.redundancy, [this, id] { return meanwhile(id); });

@@ -1,8 +1,8 @@
 // The head of a job over several hosts, as an object: what it knows, and the steps of a checkpoint.
 //
 // Owner: cli. Callers: watch_job(), in `ckpt`'s one thread.
-// Files: head.cc hears hosts, users and signals, and answers them; head_checkpoint.cc leads a checkpoint, and what
-// follows it.
+// Files: head.cc hears hosts, users and signals, and answers them; head_checkpoint.cc leads a checkpoint; head_move.cc has
+// what may follow one.
 #pragma once
 
 #include <memory>
@@ -16,6 +16,7 @@
 #include "cli/hosts/head/bookmarks.h"
 #include "cli/hosts/head/head.h"
 #include "cli/hosts/head/moving.h"
+#include "cli/hosts/head/moving_in_place.h"
 #include "cli/hosts/head/records.h"
 #include "cli/keeper/disk_saves.h"
 #include "cluster/protocol/head_machine.h"
@@ -55,14 +56,21 @@ class Head {
   Result<void> record(uint64_t id);
   void give_up_older();
   void go_back(const std::string& wish);
-  bool move(uint64_t id);
+  // How a move ended: the job goes on where it was; the processes of one host are elsewhere, and all stand; or nothing of it
+  // runs any more.
+  enum class MoveEnd { kStays, kMoved, kEnded };
+  MoveEnd move(uint64_t id);
+  std::optional<MoveEnd> move_in_place(uint64_t id);
+  void decide_move();
+  void end_for_move(const Result<void>& result);
+  Json finish_move();
 
   static constexpr uint32_t kAttempts = 3;
 
   Crew& crew_;
   Askers askers_;
   const std::string job_;
-  const Json table_;
+  Json table_;
   const std::string name_, directory_;
   const HostsRun run_;
   Records records_;
@@ -70,7 +78,8 @@ class Head {
   cluster::HeadMachine machine_;
   ScopedFd signals_, users_;
   cluster::PostOffice posts_;
-  std::unique_ptr<Moving> moving_;  // the user who is answered has asked for it
+  std::unique_ptr<Moving> moving_;           // the user who is answered has asked for it
+  std::unique_ptr<MovingInPlace> in_place_;  // of moving_
   std::optional<Moved> moved_;
   uint64_t last_id_ = 0;
   uint32_t attempt_ = 1;

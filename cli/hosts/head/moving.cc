@@ -12,6 +12,8 @@
 
 #include "base/clock.h"
 #include "cli/hosts/agent/this_host.h"
+#include "cli/hosts/head/hear_each.h"
+#include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -21,7 +23,7 @@ namespace {
 using DoMeanwhile = std::function<Result<void>()>;
 
 constexpr int64_t kWordOfHostNs = 20'000'000'000;
-constexpr int kLookMs = 50;
+constexpr int kLookMs = 5;  // all stand meanwhile
 
 std::string joined(const Crew& crew) {
   std::vector<std::string> names;
@@ -106,13 +108,14 @@ class HostCommand {
 MoveWish move_wish_in(const Json& question) {
   const Json move = question.value("move", Json::object());
   if (!move.is_object()) return {};
-  return {move.value("from", ""), move.value("to", "")};
+  return {move.value("from", ""), move.value("to", ""), move.value("rank", -1)};
 }
 
 Moving::Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::string to)
     : crew_(crew),
       launch_(run.launch),
       parts_(std::move(parts)),
+      from_(crew.hosts()[static_cast<size_t>(parts_[0])].where),
       to_(std::move(to)),
       there_(
           [&] {
@@ -120,7 +123,27 @@ Moving::Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::str
             for (const int p : parts_) names.push_back(crew.hosts()[static_cast<size_t>(p)].name);
             return names;
           }(),
-          std::vector<std::string>(parts_.size(), to_), run.launch, run.silence_ms) {}
+          std::vector<std::string>(parts_.size(), to_), run.launch, run.silence_ms, run.recover) {}
+
+// A rank does not go alone: the launcher's daemon of its host is its parent, and ranks of a host share memory.
+Result<std::string> Moving::host_of_rank(Crew& crew, int rank) {
+  crew.tell_all({{"say", "rank"}, {"rank", rank}});
+  auto all = HearEach{crew, kWordOfHostNs}.hear(std::vector<AwaitedWord>(crew.hosts().size(), {"rank"}));
+  if (!all.ok()) return all.error();
+  std::string found;
+  for (size_t i = 0; i < all->size(); ++i) {
+    const std::string& where = crew.hosts()[i].where;
+    if (!(*all)[i].value("yes", false) || where == found) continue;
+    if (!found.empty())
+      return failure(ExitCode::kUsage, "--rank",
+                     fmt::format("{} is on {} and on {}: of several programs of MPI", rank, found, where),
+                     "name the host with --from");
+    found = where;
+  }
+  if (!found.empty()) return found;
+  return failure(ExitCode::kUsage, "--rank", fmt::format("no process of the job is rank {}", rank),
+                 "name a host with --from");
+}
 
 Result<std::unique_ptr<Moving>> Moving::prepare(Crew& crew, const HostsRun& run, const MoveWish& wish,
                                                 int asked_on) {
@@ -132,16 +155,22 @@ Result<std::unique_ptr<Moving>> Moving::prepare(Crew& crew, const HostsRun& run,
     return failure(ExitCode::kUnsupported, "migrate", "images of this job are in the memory of keepers",
                    "take a checkpoint, end the job, and bring it back with ckpt-restart --hosts");
   std::vector<int> parts;
+  std::string from = wish.from;
+  if (wish.rank >= 0) {
+    auto host = host_of_rank(crew, wish.rank);
+    if (!host.ok()) return host.error();
+    from = std::move(*host);
+  }
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
     const CrewHost& h = crew.hosts()[i];
-    if (wish.from.empty() ? static_cast<int>(i) == asked_on : h.where == wish.from)
+    if (from.empty() ? static_cast<int>(i) == asked_on : h.where == from)
       parts.push_back(static_cast<int>(i));
   }
-  if (parts.empty() && wish.from.empty())
+  if (parts.empty() && from.empty())
     return failure(ExitCode::kUsage, "--from", "is needed where the head of the job is asked",
                    fmt::format("name one of {}", joined(crew)));
   if (parts.empty())
-    return failure(ExitCode::kUsage, "--from", fmt::format("\"{}\" has no processes of this job", wish.from),
+    return failure(ExitCode::kUsage, "--from", fmt::format("\"{}\" has no processes of this job", from),
                    fmt::format("name one of {}", joined(crew)));
   if (crew.hosts()[static_cast<size_t>(parts[0])].where == wish.to)
     return failure(ExitCode::kUsage, "--to", fmt::format("the processes are on {} already", wish.to),
@@ -216,45 +245,24 @@ Result<void> Moving::try_restart(const HostsManifest::Part& part, const DoMeanwh
                     "{}: the processes of {} cannot be restarted there: {}", to_, from(), check.last_words());
 }
 
-// Waits until each host has answered `say` with yes. Other messages go to CrewHost::early.
+// Waits until each host has answered `say` with yes.
 Result<void> Moving::hear_from_all(const char* say, uint64_t id) {
-  auto& hosts = crew_.hosts();
-  std::vector<bool> heard(hosts.size());
-  std::vector<std::vector<Json>> others(hosts.size());
-  Result<void> result;
-  const int64_t deadline = now_ns() + kWordOfHostNs;
-  for (size_t left = hosts.size(); left != 0 && result.ok();) {
-    std::vector<pollfd> polls;
-    for (size_t i = 0; i < hosts.size(); ++i)
-      polls.push_back({heard[i] || !hosts[i].link.valid() ? -1 : hosts[i].link.fd(), POLLIN, 0});
-    (void)!poll(polls.data(), polls.size(), kLookMs);
-    for (size_t i = 0; i < hosts.size() && result.ok(); ++i) {
-      if (heard[i]) continue;
-      std::vector<Json> messages;
-      const bool there = !hosts[i].early.empty() || polls[i].revents != 0 || !hosts[i].link.valid()
-                             ? crew_.hear(static_cast<int>(i), messages)
-                             : true;
-      for (Json& j : messages) {
-        if (j.value("say", "") != say || j.value("id", uint64_t{0}) != id) {
-          others[i].push_back(std::move(j));
-          continue;
-        }
-        heard[i] = true;
-        --left;
-        if (!j.value("yes", false))
-          result =
-              failure(ExitCode::kTimeout, hosts[i].where, "its processes do not stand any more", "try again");
-      }
-      if (!there && !heard[i])
-        result = failure(ExitCode::kUnavailable, hosts[i].where, "its agent is gone", "look at that host");
-      else if (!heard[i] && now_ns() > deadline)
-        result = failure(ExitCode::kTimeout, hosts[i].where, "its agent did not answer in time",
-                         "look at that host");
-    }
+  const AwaitedWord word{say, "", id, true};
+  auto said = HearEach{crew_, kWordOfHostNs}.hear(std::vector<AwaitedWord>(crew_.hosts().size(), word));
+  if (!said.ok()) return said.error();
+  for (size_t i = 0; i < said->size(); ++i) {
+    if (!(*said)[i].value("yes", false))
+      return failure(ExitCode::kTimeout, crew_.hosts()[i].where, "its processes do not stand any more",
+                     "try again");
   }
-  for (size_t i = 0; i < hosts.size(); ++i)
-    hosts[i].early.insert(hosts[i].early.end(), others[i].begin(), others[i].end());
-  return result;
+  return {};
+}
+
+bool Moving::may_be_in_place(const Json& table) const {
+  const auto shares = who_shares(table);
+  if (parts_.size() != 1 || std::find(shares.begin(), shares.end(), true) != shares.end()) return false;
+  return std::none_of(crew_.hosts().begin(), crew_.hosts().end(),
+                      [this](const CrewHost& host) { return host.where == to_; });
 }
 
 Result<void> Moving::end_all(uint64_t id, const std::function<void()>& decided) {

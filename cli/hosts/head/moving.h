@@ -19,6 +19,7 @@ namespace ckpt::cli {
 struct MoveWish {
   std::string from;  // a host of the job; "": that on which it was asked for
   std::string to;
+  int rank = -1;  // of MPI: its host is meant; -1: none
 };
 MoveWish move_wish_in(const Json& question);
 
@@ -39,10 +40,15 @@ class Moving {
 
   const std::vector<int>& parts() const { return parts_; }
   const std::string& to() const { return to_; }
-  std::string from() const { return crew_.hosts()[static_cast<size_t>(parts_[0])].where; }
+  const std::string& from() const { return from_; }
+  // Of one part alone, which comes to a host without others: the processes of the other hosts need not be restarted
+  // (cli/hosts/head/moving_in_place.h). table: of the job's hosts.
+  bool may_be_in_place(const Json& table) const;
+  Crew& there() { return there_; }
 
  private:
   Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::string to);
+  static Result<std::string> host_of_rank(Crew& crew, int rank);
   Result<void> copy(const HostsManifest::Part& part, const std::function<Result<void>()>& meanwhile);
   Result<void> try_restart(const HostsManifest::Part& part, const std::function<Result<void>()>& meanwhile);
   Result<void> hear_from_all(const char* say, uint64_t id);
@@ -50,7 +56,7 @@ class Moving {
   Crew& crew_;
   const std::string launch_;
   const std::vector<int> parts_;
-  const std::string to_;
+  const std::string from_, to_;
   Crew there_;  // the new host, as often as parts go there
 };
 

@@ -107,6 +107,8 @@ Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std
                        const std::string& directory, const HostsRun& run, Places& places) {
   for (;;) {
     Watched end = watch_job(crew, job, table, name, directory, run);
+    // Processes may have gone on elsewhere meanwhile (ckpt migrate).
+    for (size_t i = 0; i < places.where.size(); ++i) places.where[i] = crew.hosts()[i].where;
     if (!run.recover || end.lost.empty() || !end.in_between) return end;
     const std::vector<int> lost = crew.find_gone();
     InPlace in_place(crew, job, directory, run, places, lost);
