@@ -147,17 +147,29 @@ void show() {
   own_signal.sign = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};
 }
 
-void yield() {
+namespace {
+
+// False: the process was restarted, or went back, while this thread waited for the agent.
+bool ask_to_move(int signal) {
   agent::OwnRequest own;
   agent::Request request;
   request.own = &own;
-  request.moves_signal = own_signal.number;
+  request.moves_signal = signal;
   // The agent inherits our mask, and the handler of the stop must not meet its lock in our hands.
   uint64_t all = ~0ull, mask = 0;
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask, 8L);
   const bool queued = agent::request(request);
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask, 0L, 8L);
   while (queued && own.done.load(std::memory_order_acquire) == 0) futex_wait(own.done, 0);
+  return own.restarted == 0;
+}
+
+}  // namespace
+
+void yield() {
+  const int wanted = own_signal.number;
+  while (!ask_to_move(wanted) && own_signal.number == wanted) {
+  }
 }
 
 }  // namespace ckpt::moved_signal
