@@ -77,6 +77,8 @@ void yield_signal() {
   if (this_process.active && this_process.pid == sys::getpid()) moved_signal::yield();
 }
 
+bool took_late_request(void* information, void* context) { return moved_signal::took(information, context); }
+
 CKPT_FORK_PATH void before_fork() {
   job::creation::await();
   // Not again: after each fork the page that is written to is copied.
