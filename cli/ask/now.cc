@@ -1,4 +1,6 @@
 // ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -106,8 +108,17 @@ void add_notes(Answer* answer) {
   if (!reached.ok()) return;
   const JobEntry entry = examine_job(*reached);
   for (const ManifestMember& m : entry.manifest.members) {
-    if (!m.image.empty())
-      add(job + "/" + m.image, fmt::format("process {} ({}): ", m.pid, printable(m.name)));
+    if (m.image.empty()) continue;
+    const std::string whose = fmt::format("process {} ({}): ", m.pid, printable(m.name));
+    add(job + "/" + m.image, whose);
+    // A daemon's child that has given up root (restart/job/job_plan.cc refuses it without the option).
+    struct stat file, directory;
+    if (stat((*reached + "/" + m.image).c_str(), &file) == 0 && stat(reached->c_str(), &directory) == 0 &&
+        file.st_uid != directory.st_uid && file.st_uid != 0)
+      answer->emplace_back(
+          "note",
+          fmt::format("{}was saved by user {}, who decides what it runs: ckpt-restart asks for --trust",
+                      whose, file.st_uid));
   }
 }
 

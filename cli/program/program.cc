@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/raii_fd.h"
@@ -84,6 +85,48 @@ Result<void> check_rights(const std::string& path, int fd) {
   return {};
 }
 
+// The dynamic section's strings, which hold the names of the libraries that the program needs (DT_NEEDED). Empty: none, or damaged.
+std::string dynamic_strings(int fd, const std::vector<Elf64_Phdr>& headers) {
+  constexpr size_t kMost = 64 << 20;
+  const auto read_at = [fd](void* to, size_t bytes, uint64_t offset) {
+    return pread(fd, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+  };
+  std::vector<Elf64_Dyn> entries;
+  for (const Elf64_Phdr& h : headers) {
+    if (h.p_type != PT_DYNAMIC || h.p_filesz > kMost) continue;
+    entries.resize(h.p_filesz / sizeof(Elf64_Dyn));
+    if (!read_at(entries.data(), entries.size() * sizeof(Elf64_Dyn), h.p_offset)) entries.clear();
+  }
+  uint64_t table = 0, bytes = 0;
+  for (const Elf64_Dyn& d : entries) {
+    if (d.d_tag == DT_STRTAB) table = d.d_un.d_ptr;
+    if (d.d_tag == DT_STRSZ) bytes = d.d_un.d_val;
+  }
+  for (const Elf64_Phdr& h : headers) {
+    if (h.p_type != PT_LOAD || table < h.p_vaddr || table - h.p_vaddr >= h.p_filesz || bytes > kMost)
+      continue;
+    std::string strings(bytes, '\0');
+    if (read_at(strings.data(), bytes, h.p_offset + (table - h.p_vaddr))) return strings;
+  }
+  return "";
+}
+
+// Their run times want to be the first library, or call themselves in each thread, also in ours, of which they know nothing.
+Result<void> check_sanitizers(const std::string& path, int fd, const std::vector<Elf64_Phdr>& headers) {
+  const std::string strings = dynamic_strings(fd, headers);
+  for (const auto& [mark, name] : {std::pair{"libasan.so", "AddressSanitizer"},
+                                   {"libtsan.so", "ThreadSanitizer"},
+                                   {"libhwasan.so", "HWAddressSanitizer"},
+                                   {"__asan_init", "AddressSanitizer"},
+                                   {"__tsan_init", "ThreadSanitizer"},
+                                   {"__msan_init", "MemorySanitizer"}}) {
+    if (strings.find(mark) == strings.npos) continue;
+    return failure(ExitCode::kUnsupported, path, fmt::format("is built with {}", name),
+                   "build it without -fsanitize");
+  }
+  return {};
+}
+
 Result<void> check_elf(const std::string& path, int fd, const unsigned char (&ident)[EI_NIDENT], size_t got) {
   Elf64_Ehdr head{};
   constexpr const char* kRebuild = "use a build for 64-bit x86";
@@ -130,7 +173,7 @@ Result<void> check_elf(const std::string& path, int fd, const unsigned char (&id
                      fmt::format("the dynamic linker of {} is missing", brief(path)),
                      "install the C library it was built for");
     }
-    return {};
+    return check_sanitizers(path, fd, headers);
   }
   return failure(ExitCode::kUnsupported, path, "is statically linked: nothing can be preloaded into it",
                  "link it dynamically: without -static or -static-pie");

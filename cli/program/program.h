@@ -13,7 +13,7 @@ namespace ckpt::cli {
 Result<std::string> find_program(const std::string& name);
 
 // Refuses what LD_PRELOAD cannot reach: static, setuid, setgid, with file capabilities, 32-bit or of
-// another machine, not an executable. A script is judged by its interpreter.
+// another machine, not an executable; and what a sanitizer watches. A script is judged by its interpreter.
 Result<void> check_program(const std::string& path);
 
 }  // namespace ckpt::cli

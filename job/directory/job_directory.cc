@@ -136,6 +136,11 @@ Result<ScopedFd> make_temporary(int directory, const JobName& name) {
 }
 
 Result<void> commit_directory(int directory, int temporary, const JobName& name) {
+  // Images of members that ended while they wrote them: nobody else removes those, and blocks are reserved for
+  // each.
+  scan_directory(temporary, [&](std::string_view entry) {
+    if (entry.ends_with(".ckpt.tmp")) sys::call(__NR_unlinkat, temporary, entry.data(), 0L);
+  });
   long r = sys::call(__NR_fsync, temporary);
   if (sys::failed(r)) return image_io_error("make durable (fsync)", name.temporary, r);
   r = sys::call(__NR_renameat2, directory, name.temporary, directory, name.text,

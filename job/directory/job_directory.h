@@ -26,8 +26,8 @@ Result<void> note_streamed(int directory, uint64_t sequence);
 
 // A new temporary directory, 0700.
 Result<ScopedFd> make_temporary(int directory, const JobName& name);
-// Makes its entries durable, renames it, makes the name durable. On failure there is no directory of the
-// final name.
+// Removes images that were not finished, makes its entries durable, renames it, makes the name durable. On
+// failure there is no directory of the final name.
 Result<void> commit_directory(int directory, int temporary, const JobName& name);
 // With all images and kept files in it. If it holds anything else, that stays, and the directory with it.
 void remove_job_directory(int directory, const char* name);

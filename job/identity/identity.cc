@@ -80,10 +80,12 @@ bool export_identity(const Identity& identity) {
     const bool ours = strncmp(environ[i], kJobVariable, name) == 0 && environ[i][name] == '=';
     if (!ours) {
       fresh[n++] = environ[i];
-    } else if (!placed) {
-      fresh[n++] = text;
-      placed = true;
+      continue;
     }
+    // Go hands its children the list that the kernel made, whatever `environ` is: there the entry changes as well.
+    environ[i] = text;
+    if (!placed) fresh[n++] = text;
+    placed = true;
   }
   if (!placed) fresh[n++] = text;
   fresh[n] = nullptr;

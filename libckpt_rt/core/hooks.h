@@ -20,6 +20,9 @@ extern std::atomic<int> checkpoint_signal;
 // The program is about to use that signal for itself. When it returns, ours is another one, if that could be.
 // Not called in a child of vfork. May take as long as a checkpoint that is under way.
 void yield_signal();
+// The program's handler of a signal that was ours before is about to run. True: an asker had looked just before the move, and
+// its request was taken; the program is to see nothing of it.
+bool took_late_request(void* information, void* context);
 // Our own handler of the checkpoint signal, which stays at a number that was given up until the program puts
 // one there. 0: none yet.
 extern std::atomic<uintptr_t> own_handler;

@@ -170,7 +170,9 @@ void main_loop(void*) {
       --count;
     }
     if (r.own != nullptr && r.moves_signal != 0) {
+      answering = r.own;
       r.own->ok = r.moves_signal != own_signal.number || moved_signal::move();
+      answering = nullptr;
       r.own->done.store(1, std::memory_order_release);
       futex_wake(r.own->done);
     } else if (r.own != nullptr) {
@@ -282,18 +284,29 @@ void end_absence() {
 
 CKPT_FORK_PATH bool is_idle() { return !running && count == 0 && absences == 0; }
 
+namespace {
+
+void tell_restarted(OwnRequest* own, uint32_t generation) {
+  if (own == nullptr) return;
+  own->ok = true;
+  own->restarted = generation;
+  own->done.store(1, std::memory_order_release);
+}
+
+}  // namespace
+
 void reset(uint32_t generation) {
   new (&lock) FutexLock;
   statistics::reset_after_restart();
+  if (generation != 0) {
+    // Also threads whose request waited in the queue: the agent that would serve it is not in the image.
+    tell_restarted(answering, generation);
+    for (uint32_t i = 0; i < count; ++i) tell_restarted(ring[(head + i) % kRing].own, generation);
+  }
   head = count = absences = 0;
   running = waiting = false;
   late_signals::forget();
   checkpoint_progress::tell(-1);  // the socket was the agent's
-  if (generation != 0 && answering != nullptr) {
-    answering->ok = true;
-    answering->restarted = generation;
-    answering->done.store(1, std::memory_order_release);
-  }
   answering = nullptr;
   preparation::reset(generation);
 }

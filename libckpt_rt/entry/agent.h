@@ -48,11 +48,11 @@ void begin_absence();
 void end_absence();
 // In a child: the parent had no agent, and no request waited.
 bool is_idle();
-// Restart, forked child: no agent exists. In a restart the request that the image was taken for is
-// answered.
+// Restart, forked child: no agent exists. In a restart the program's own requests are answered: the one that the
+// image was taken for, and those that waited.
 void reset(uint32_t generation);
 // Around putting the program's memory back while the agent runs (docs/back.md): what is waiting stays, and
-// the request that the image was taken for is answered. Called by the agent, the program's threads parked.
+// the program's own requests of the checkpoint are answered. Called by the agent, the program's threads parked.
 struct WaitingRequests {
   Request ring[16];
   uint32_t head, count;

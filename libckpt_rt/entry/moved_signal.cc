@@ -5,11 +5,13 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include "base/clock.h"
 #include "base/protocol/control_protocol.h"
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/request/own_signal.h"
@@ -17,6 +19,9 @@
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/signal_handler.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -26,6 +31,10 @@ namespace ckpt::moved_signal {
 namespace {
 
 constexpr int kFirst = 34, kLast = 64;  // what libc leaves of the real-time signals
+// An asker that has found our number sends it at once. Later ones are the program's own, whatever they carry.
+constexpr int64_t kLateNs = 10'000'000'000;
+
+std::atomic<int64_t> moved_ns{0};  // CLOCK_MONOTONIC
 
 uint64_t& mask_of(const ThreadSlot& slot) { return *reinterpret_cast<uint64_t*>(&slot.frame->uc_sigmask); }
 
@@ -85,6 +94,9 @@ bool move_stopped(const StopWorld::Stopped& stopped) {
   if (wanted == 0 || install_signal_handler(wanted) != 0) return false;
   open_in_threads(wanted, stopped);
   open_in_actions(wanted);
+  // All threads stand: each sees these before the program can set a handler.
+  moved_ns.store(now_ns(), std::memory_order_relaxed);
+  mark_former_signal(old);
   own_signal.number = wanted;
   hooks::own_handler.store(ours.handler, std::memory_order_relaxed);
   hooks::checkpoint_signal.store(wanted, std::memory_order_relaxed);
@@ -129,6 +141,27 @@ bool move() {
   return true;
 }
 
+bool took(void* information, void* context) {
+  auto* info = static_cast<siginfo_t*>(information);
+  auto* frame = static_cast<ucontext_t*>(context);
+  const auto cookie = reinterpret_cast<uint64_t>(info->si_value.sival_ptr);
+  if (info->si_code != SI_QUEUE || info->si_pid == this_process.pid || cookie < kLeastCookie) return false;
+  know_child();
+  guard::Handler under_guard(frame);
+  const int64_t since = now_ns() - moved_ns.load(std::memory_order_relaxed);
+  const bool late = this_process.active && this_process.pid == sys::getpid() && since >= 0 && since < kLateNs;
+  if (late) {
+    fix_interrupted_call(frame);
+    // As in yield(): the mask here is the program's.
+    uint64_t all = ~0ull, mask = 0;
+    sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask, 8L);
+    agent::request({cookie});
+    sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask, 0L, 8L);
+  }
+  under_guard.leave(false);
+  return late;
+}
+
 void show() {
   if (!own_signal.sign.empty() && this_process.generation == 0)
     sys::call(__NR_munmap, own_signal.sign.start.value, own_signal.sign.size());
@@ -147,17 +180,29 @@ void show() {
   own_signal.sign = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};
 }
 
-void yield() {
+namespace {
+
+// False: the process was restarted, or went back, while this thread waited for the agent.
+bool ask_to_move(int signal) {
   agent::OwnRequest own;
   agent::Request request;
   request.own = &own;
-  request.moves_signal = own_signal.number;
+  request.moves_signal = signal;
   // The agent inherits our mask, and the handler of the stop must not meet its lock in our hands.
   uint64_t all = ~0ull, mask = 0;
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask, 8L);
   const bool queued = agent::request(request);
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask, 0L, 8L);
   while (queued && own.done.load(std::memory_order_acquire) == 0) futex_wait(own.done, 0);
+  return own.restarted == 0;
+}
+
+}  // namespace
+
+void yield() {
+  const int wanted = own_signal.number;
+  while (!ask_to_move(wanted) && own_signal.number == wanted) {
+  }
 }
 
 }  // namespace ckpt::moved_signal

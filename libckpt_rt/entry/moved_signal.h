@@ -11,13 +11,16 @@
 // the log says.
 //
 // `ckpt` finds the number in the name of a mapping (base/protocol/control_protocol.h). An asker that has looked just
-// before the move sends the old number: our handler stays there, and takes cookies, until the program sets its own.
+// before the move sends the old number: our handler stays there, and takes cookies. When the program has set its own, what another
+// process sends with a cookie in the seconds after the move is still taken for an asker's (took()): top(1) ends at any signal.
 #pragma once
 
 namespace ckpt::moved_signal {
 
 void yield();
 bool move();
+// See hooks::took_late_request. In a handler of the program, on any of its threads.
+bool took(void* information, void* context);
 // After a restart, or a move: makes the mapping whose name tells the number.
 void show();
 

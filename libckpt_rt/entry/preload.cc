@@ -77,6 +77,8 @@ void yield_signal() {
   if (this_process.active && this_process.pid == sys::getpid()) moved_signal::yield();
 }
 
+bool took_late_request(void* information, void* context) { return moved_signal::took(information, context); }
+
 CKPT_FORK_PATH void before_fork() {
   job::creation::await();
   // Not again: after each fork the page that is written to is copied.
@@ -183,6 +185,15 @@ void found_job() {
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
+// A sanitizer's run time has replaced memcpy and the like, and knows nothing of our threads: the first checkpoint would
+// end the program. `ckpt run` refuses such programs; what they start, or what is started without it, is left alone.
+bool is_sanitized() {
+  for (const char* mark : {"__tsan_init", "__asan_init", "__msan_init"}) {
+    if (dynamic_linker::find(RTLD_DEFAULT, mark) != nullptr) return true;
+  }
+  return false;
+}
+
 struct ThenStarted {
   ~ThenStarted() { preparation::library_started(); }
 };
@@ -215,6 +226,13 @@ __attribute__((constructor)) void start() {
   }
   keep_user_settings(*settings);
   if (user_settings().disabled) return;
+  if (is_sanitized()) {
+    own_directory::choose();
+    if (auto directory = open_image_directory(own_directory::name()); directory.ok())
+      log_format(directory->get(), "pid {}: is built with a sanitizer, so no checkpoint of it is taken",
+                 this_process.pid);
+    return;
+  }
   own_signal.number = user_settings().signal;
   hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
   own_key_file::choose();

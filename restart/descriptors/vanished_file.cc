@@ -22,13 +22,6 @@ bool shows_all(const ParsedMapping& m) {
   return m.record.file_offset == 0 && m.record.object_size <= m.record.end - m.record.start;
 }
 
-// Does the image have all that the file had, and does the restart put it there?
-bool can_be_made_again(const ParsedMapping& m) {
-  if (!is_shared_file(m) || (m.record.flags & (kMapMayWrite | kMapFileDeleted)) != kMapMayWrite) return false;
-  if (!m.path.starts_with('/') || m.path.find("/../") != m.path.npos) return false;
-  return is_shared_memory_file(m) || ((m.record.flags & kMapWhole) != 0 && shows_all(m));
-}
-
 // Paths of mappings are the kernel's: there was no link in them.
 ScopedFd open_directory(const std::string& path) {
   open_how how{};
@@ -126,6 +119,12 @@ Result<void> make_fifo_again(const std::string& path, uint32_t mode, const Proce
 
 bool is_shared_memory_file(const ParsedMapping& m) {
   return m.path.starts_with("/dev/shm/") && is_shared_file(m);
+}
+
+bool can_be_made_again(const ParsedMapping& m) {
+  if (!is_shared_file(m) || (m.record.flags & (kMapMayWrite | kMapFileDeleted)) != kMapMayWrite) return false;
+  if (!m.path.starts_with('/') || m.path.find("/../") != m.path.npos) return false;
+  return is_shared_memory_file(m) || ((m.record.flags & kMapWhole) != 0 && shows_all(m));
 }
 
 void add_returning_files(const ImageMeta& meta, ReturningFiles& files) {

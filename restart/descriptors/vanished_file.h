@@ -19,6 +19,9 @@ namespace ckpt {
 // POSIX shared memory. Pages that the image does not have are zeros.
 bool is_shared_memory_file(const ParsedMapping& mapping);
 
+// The image has all of its file, and the program could write it: the restart makes a file that is gone again.
+bool can_be_made_again(const ParsedMapping& mapping);
+
 // By name: does one mapping show all of the file?
 using ReturningFiles = std::map<std::string, bool, std::less<>>;
 

@@ -194,6 +194,21 @@ class BackTest(CkptTest):
         self.assertEqual(self.do("state['n']"), "0")
         os.kill(child, 9)
 
+    def test_another_file_waits_in_a_message_that_looks_the_same(self):
+        """It went back, and the program received the file that was sent later."""
+        pid = self.start()
+        self.do("state.update(socket=__import__('socket'))")
+        self.do("state.update(pair=state['socket'].socketpair(1, 2))")
+        send = "[state.update(f=os.memfd_create('f')), state['socket'].send_fds(state['pair'][0], [b'x'], [state['f']]), os.close(state['f'])]"
+        self.do(send)
+        self.now(pid)
+        self.back(pid)
+        self.do("os.close(state['socket'].recv_fds(state['pair'][1], 1, 1)[1][0])")
+        self.do(send)
+        self.do("state.update(n=8)")
+        self.refuse(UNSUPPORTED, ["descriptors waiting in it", "--anyway"], "back", pid)
+        self.assertEqual(self.do("state['n']"), "8")
+
     def test_what_is_left_in_a_pipe_whose_writer_has_ended(self):
         """Nobody in the program could write it again."""
         pid = self.start()

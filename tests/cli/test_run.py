@@ -42,6 +42,27 @@ class Refusals(CkptTest):
                 subprocess.run(["cc", flag, "-o", self.path("static"), self.path("x.c")], check=True)
                 self.refuse(UNSUPPORTED, ["statically linked", "dynamically"], "run", "--", self.path("static"))
 
+    def test_program_of_a_sanitizer(self):
+        with open(self.path("x.c"), "w") as f:
+            f.write("#include <stdio.h>\nint main(void) { puts(\"up\"); fflush(stdout); return getchar() == 'x' ? 7 : 1; }\n")
+        for kind, name in [("address", "AddressSanitizer"), ("thread", "ThreadSanitizer")]:
+            with self.subTest(kind):
+                program = self.path(kind)
+                if subprocess.run(["cc", f"-fsanitize={kind}", "-o", program, self.path("x.c")], stderr=subprocess.DEVNULL).returncode:
+                    continue
+                self.refuse(UNSUPPORTED, name, "run", "--", program)
+        if not os.path.exists(self.path("thread")):
+            self.skipTest("no ThreadSanitizer here")
+        # Without `ckpt run`: the checkpoint ended the program.
+        child = subprocess.Popen([self.path("thread")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 env=clean_environment(LD_PRELOAD=LIBRARY, CKPT_DIR=self.path("images")))
+        child.stdout.readline()
+        self.check_refusal(self.ckpt("now", child.pid), UNAVAILABLE)
+        child.communicate(b"x")
+        self.assertEqual(child.returncode, 7)
+        with open(self.path("images/ckpt_rt.log")) as f:
+            self.assertIn("sanitizer", f.read())
+
     def test_setuid_program(self):
         if ROOT:
             program = self.path("setuid")

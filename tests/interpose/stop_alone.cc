@@ -41,6 +41,7 @@ std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 std::atomic<uint32_t> copy_under_way{0};
 std::atomic<uintptr_t> own_handler{0};
 void yield_signal() {}
+bool took_late_request(void*, void*) { return false; }
 std::atomic<uint32_t> memory_registered{0};
 std::atomic<bool> has_forked{false};
 void before_fork() {}

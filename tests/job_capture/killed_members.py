@@ -37,6 +37,7 @@ class Kill(Job):
         for job in glob.glob(self.images + "/*.job"):
             verified = self.run_ckpt("verify", job)
             self.assertEqual(verified.returncode, 0, verified.stderr)
+        self.assertEqual(glob.glob(self.images + "/*.job/*.tmp"), [])
         if done.returncode == 0:
             self.assertTrue(os.path.isdir(json.loads(done.stdout)["job"]))
         answer = self.now(alive[0])

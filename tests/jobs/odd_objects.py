@@ -198,8 +198,9 @@ def wait_for(path, tree):
         time.sleep(0.01)
 
 
-def come_back(test, name, program, uid=0, go_early=False, look=None, options=()):
-    """What it told, by the name of the file. go_early: it goes on as soon as it is back; its output. look: at the image."""
+def come_back(test, name, program, uid=0, go_early=False, look=None, options=(), hear=None):
+    """What it told, by the name of the file. go_early: it goes on as soon as it is back; its output. look: at the
+    image. hear: what `ckpt now` said."""
     tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
     failed = True
     try:
@@ -210,6 +211,8 @@ def come_back(test, name, program, uid=0, go_early=False, look=None, options=())
         tree.kill()
         if look is not None:
             look(image)
+        if hear is not None:
+            hear(tree.cost)
         if not go_early:
             tree.restart(image, *options)
         with open(path("go"), "w"):

@@ -299,7 +299,9 @@ class SeldomUsed(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
     def test_a_child_of_another_user_below_a_directory_of_roots(self):
-        self.assertEqual(come_back(self, "seldom-user", OTHER_USER, go_early=True, options=["--trust"]), "7")
+        said = []
+        self.assertEqual(come_back(self, "seldom-user", OTHER_USER, go_early=True, options=["--trust"], hear=said.append), "7")
+        self.assertRegex(str(said[0]["notes"]), "user 65534.*--trust")
 
     def test_relative_names_of_unix_sockets(self):
         self.assertEqual(come_back(self, "seldom-relative", RELATIVE, go_early=True), "b'answer' b'y' b'datagram' ['d', 's'] 0")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Programs that use the checkpoint's signal themselves: theirs arrive, ours is another one."""
 
+import ctypes
 import json
 import os
 import signal
@@ -51,6 +52,21 @@ def catch(n, f): caught.append(n)
                 time.sleep(0.01)
             self.assertEqual(self.ask("signal.getsignal(S) is catch"), "True")
         self.again_and_again(check)
+
+    def test_an_asker_that_looked_just_before_the_move(self):
+        self.start()
+        self.do("others = []", "signal.signal(S, catch)", "signal.signal(signal.SIGUSR2, lambda n, f: others.append(n))")
+        queue = ctypes.CDLL(None, use_errno=True).sigqueue
+        for value, times in ((1 << 40 | 5, 0), (7, 1)):  # one that may be a cookie, and one that is none
+            self.assertEqual(queue(self.pid, OURS, ctypes.c_void_p(value)), 0)
+            os.kill(self.pid, signal.SIGUSR2)
+            while self.ask("len(others)") == "0":
+                time.sleep(0.01)
+            self.do("others.clear()")
+            self.assertEqual(self.ask("len(caught)"), str(times))
+        self.checkpoint()  # the agent is well
+        self.come_back()
+        self.assertEqual(self.ask("len(caught)"), "1")
 
     def test_blocked_and_waited_for(self):
         self.start()

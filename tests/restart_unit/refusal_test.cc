@@ -8,6 +8,7 @@
 
 #include "base/exit_codes.h"
 #include "made_image.h"
+#include "restart/plan/check_files.h"
 
 namespace ckpt {
 namespace {
@@ -149,6 +150,24 @@ TEST_F(Refusal, CheckStartsNothing) {
   EXPECT_NE(r.out.find("can be restarted"), std::string::npos);
   r = run_restart({"--check", "--json", path});
   EXPECT_NE(r.out.find("\"ok\":true"), std::string::npos);
+}
+
+// A Java that starts meanwhile removes the file of figures between the first look and this one.
+TEST(MappedFiles, OneThatHasGoneSinceItWasLookedForIsMadeAgain) {
+  ImageMeta meta{};
+  ParsedMapping m{};
+  m.record.kind = static_cast<uint32_t>(MappingKind::kFileShared);
+  m.record.flags = kMapMayWrite | kMapWhole;
+  m.record.start = 0x20'0000'0000;
+  m.record.end = m.record.start + 4096;
+  m.record.object_size = 4096;
+  m.path = "/tmp/ckpt has no such file";
+  meta.mappings.push_back(m);
+  WrittenFiles written;
+  add_written_files(meta, written);
+  EXPECT_TRUE(check_mapped_files(meta, {}, written).ok());
+  meta.mappings[0].record.flags = kMapMayWrite;  // the image does not have all of it
+  EXPECT_EQ(check_mapped_files(meta, {}, written).error().code, ExitCode::kFileChanged);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <optional>
 #include <tuple>
 
+#include "cli/back/descriptors/waiting_messages.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 #include "image/format/records/terminal_records.h"
@@ -32,30 +33,6 @@ bool is_pipe(const ParsedOpenFile& f) {
 bool is_socket(const ParsedOpenFile& f) {
   return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
          kind_of(f) == OpenFileKind::kConnection;
-}
-
-// A message that waits in a socket.
-struct Waiting {
-  SocketMessageDetail detail;
-  std::vector<std::byte> bytes;
-  bool operator==(const Waiting& o) const {
-    return detail.flags == o.detail.flags && detail.length == o.detail.length &&
-           detail.file_count == o.detail.file_count && bytes == o.bytes;
-  }
-};
-
-std::vector<Waiting> messages(const ImageMeta& meta, const ParsedOpenFile& f) {
-  std::vector<Waiting> all;
-  for_each_detail<SocketMessageDetail>(
-      f, OpenFileDetail::kSocketMessage, [&](const SocketMessageDetail& detail, Blob) {
-        Waiting message{detail, {}};
-        for (const auto& c : meta.contents) {
-          if (c.record.open_file == f.record.id && c.record.offset == detail.number)
-            message.bytes.insert(message.bytes.end(), c.bytes.begin(), c.bytes.end());
-        }
-        all.push_back(std::move(message));
-      });
-  return all;
 }
 
 SocketDetail socket_detail(const ParsedOpenFile& f) {
@@ -290,8 +267,8 @@ class ChannelPlan {
     uint64_t peer = link.peer;
     if (peer == 0 && kind_of(*u.file) == OpenFileKind::kSocketPair) peer = u.file->record.value;
     const auto other = peer == 0 ? users_.end() : users_.find(peer);
-    auto before = messages(*of(u).then, *u.file);
-    const auto now = messages(*of(u).now, *u.now);
+    auto before = waiting_messages(*of(u).then, *u.file);
+    const auto now = waiting_messages(*of(u).now, *u.now);
     const bool mutual = other != users_.end() && (socket_link(*other->second.front().file).peer == object ||
                                                   other->second.front().file->record.value == object);
     if (!mutual && was.type == SOCK_DGRAM) return datagrams(u, before, now);
@@ -309,7 +286,7 @@ class ChannelPlan {
       return refuse(u, "what waited in it was received since, and the other end sends no more");
     }
     const User& sender = other->second.front();
-    for (const Waiting& m : before) {
+    for (const WaitingMessage& m : before) {
       if (m.detail.file_count != 0 || (m.detail.flags & kMessageUrgent) != 0)
         return refuse(u, "held descriptors or urgent bytes, which cannot be sent again yet");
       if ((m.detail.flags & kMessageCredentials) != 0 && m.detail.pid != of(sender).listed->pid)
@@ -317,7 +294,7 @@ class ChannelPlan {
     }
     // What is in it now is not always known, as of pipes.
     add(u, BackDescriptor::kDrain, 0, tcp ? 1 : 0);
-    for (Waiting& m : before) {
+    for (WaitingMessage& m : before) {
       if (was.type == SOCK_STREAM && m.bytes.empty()) continue;
       add(sender, BackDescriptor::kSend, 2).data = std::move(m.bytes);
     }
@@ -326,7 +303,8 @@ class ChannelPlan {
 
   // Any process that knows its name may have sent here. No process can send again what another has sent. What has come
   // since is dropped: a sender in the job will send it again.
-  Result<void> datagrams(const User& u, const std::vector<Waiting>& before, const std::vector<Waiting>& now) {
+  Result<void> datagrams(const User& u, const std::vector<WaitingMessage>& before,
+                         const std::vector<WaitingMessage>& now) {
     if (!before.empty() && before != now)
       return refuse(u, "datagrams that waited in it were received, or others have come since");
     if (before.empty()) add(u, BackDescriptor::kDrain, 0, 0);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/bytes.h"
+#include "cli/back/descriptors/waiting_messages.h"
 #include "job/format/job_name.h"
 #include "restart/descriptors/builder.h"
 
@@ -85,7 +86,10 @@ void StillOpenFiles::drop_broken_pairs() {
                            (f.record.value != 0 && other.record.object == f.record.value);
       all = all && (!belongs || find(other.record.id) != nullptr);
     }
-    if (!all || (kind_of(f) == OpenFileKind::kSocketPair && !same_content(f))) broken.insert(f.record.object);
+    const File* file = find(f.record.id);
+    const bool same = kind_of(f) != OpenFileKind::kSocketPair ||
+                      (file != nullptr && what_waits(f, *file->now) == Waits::kTheSame);
+    if (!all || !same) broken.insert(f.record.object);
   }
   for (const auto& f : then_.open_files) {
     if (broken.count(f.record.object) != 0 && is_pair(kind_of(f))) {
@@ -117,17 +121,19 @@ bool StillOpenFiles::leads_outside(const ParsedOpenFile& f) const {
 
 namespace {
 
-// None for a stream, whose messages have no borders.
-std::vector<uint64_t> lengths_of_messages(const ParsedOpenFile& file) {
-  std::vector<uint64_t> lengths;
+// What cannot be told from the bytes in a row: of a stream, which has no borders, the descriptors alone.
+std::vector<WaitingMessage> beside_bytes(const ImageMeta& meta, const ParsedOpenFile& file) {
   bool stream = false;
   for_each_detail<SocketDetail>(file, OpenFileDetail::kSocket,
                                 [&](const SocketDetail& s, Blob) { stream = s.type == SOCK_STREAM; });
-  for_each_detail<SocketMessageDetail>(file, OpenFileDetail::kSocketMessage,
-                                       [&](const SocketMessageDetail& m, Blob) {
-                                         if (!stream) lengths.push_back(m.length);
-                                       });
-  return lengths;
+  auto messages = waiting_messages(meta, file);
+  if (stream) std::erase_if(messages, [](const WaitingMessage& m) { return m.files.empty(); });
+  for (WaitingMessage& m : messages) {
+    m.bytes.clear();
+    m.detail.flags = 0;
+    if (stream) m.detail.length = 0;
+  }
+  return messages;
 }
 
 }  // namespace
@@ -139,7 +145,7 @@ bool StillOpenFiles::same_content(const ParsedOpenFile& f) const {
 
 StillOpenFiles::Waits StillOpenFiles::what_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
   const auto was = content_of(then_, f.record.id), now = content_of(now_, is.record.id);
-  const auto messages_was = lengths_of_messages(f), messages_now = lengths_of_messages(is);
+  const auto messages_was = beside_bytes(then_, f), messages_now = beside_bytes(now_, is);
   if (was == now && messages_was == messages_now) return Waits::kTheSame;
   const auto begins_with = [](const auto& all, const auto& first) {
     return first.size() <= all.size() && std::equal(first.begin(), first.end(), all.begin());

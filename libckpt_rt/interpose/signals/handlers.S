@@ -6,6 +6,7 @@
 //   - the instruction pointer is not in ckpt_interruptible_syscall from begin to after,
 //   - %rcx does not carry the tag that fix_interrupted_call puts into a call it lets start again.
 // Else it calls ckpt_program_handler_begins first.
+// Before that, of a signal that was the checkpoint's once: ckpt_is_late_request says whether the handler is to run at all.
 
 #define UC_RCX 152          // offsetof(ucontext_t, uc_mcontext.gregs[REG_RCX])
 #define UC_RIP 168          // ... gregs[REG_RIP]
@@ -33,6 +34,10 @@ ckpt_enter_handler:
         .cfi_startproc
         leaq    ckpt_handler_targets(%rip), %r10
         movq    (%r10,%rax,8), %r10
+        movq    ckpt_former_signals(%rip), %rcx
+        btq     %rdi, %rcx
+        jc      2f
+3:
         movq    UC_RIP(%rdx), %rcx
         leaq    ckpt_call_begin(%rip), %r8
         cmpq    %r8, %rcx
@@ -72,6 +77,32 @@ ckpt_enter_handler:
         .cfi_adjust_cfa_offset -8
         xorl    %eax, %eax
         jmpq    *%r10
+2:
+        pushq   %rdi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rsi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rdx
+        .cfi_adjust_cfa_offset 8
+        pushq   %r10
+        .cfi_adjust_cfa_offset 8
+        pushq   %rax
+        .cfi_adjust_cfa_offset 8
+        call    ckpt_is_late_request
+        movl    %eax, %ecx
+        popq    %rax
+        .cfi_adjust_cfa_offset -8
+        popq    %r10
+        .cfi_adjust_cfa_offset -8
+        popq    %rdx
+        .cfi_adjust_cfa_offset -8
+        popq    %rsi
+        .cfi_adjust_cfa_offset -8
+        popq    %rdi
+        .cfi_adjust_cfa_offset -8
+        testl   %ecx, %ecx
+        jz      3b
+        ret
         .cfi_endproc
         .size ckpt_enter_handler, . - ckpt_enter_handler
 

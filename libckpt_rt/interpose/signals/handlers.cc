@@ -24,12 +24,27 @@ std::atomic<uint64_t> slot_keys[kHandlerSlots];
 std::atomic<uintptr_t> own_handler, own_restorer;
 std::atomic<uint64_t> own_flags, own_mask;
 
+// Former checkpoint signals, by the same bits as ckpt_former_signals, whose handler the program set without SA_SIGINFO: only told
+// back to the program.
+std::atomic<uint64_t> without_information;
+
+uint64_t former_bit(int signal) { return uint64_t{1} << (signal & 63); }
+
 }  // namespace
 
 extern "C" {
 extern const char ckpt_handler_slots[], __restore_rt[];
 // Where a slot jumps.
 [[gnu::visibility("hidden")]] std::atomic<uintptr_t> ckpt_handler_targets[kHandlerSlots];
+// Signals that were ours: bit `signal` modulo 64.
+[[gnu::visibility("hidden")]] std::atomic<uint64_t> ckpt_former_signals;
+[[gnu::visibility("hidden")]] int ckpt_is_late_request(int, void* information, void* context) {
+  return hooks::took_late_request(information, context) ? 1 : 0;
+}
+}
+
+void mark_former_signal(int signal) {
+  ckpt_former_signals.fetch_or(former_bit(signal), std::memory_order_relaxed);
 }
 
 bool is_handler_slot(uintptr_t kernel_handler) {
@@ -92,8 +107,17 @@ long sigaction_for_program(int signal, const KernelSigaction* action, KernelSiga
     return 0;
   }
   KernelSigaction told{}, found{};
+  const bool was_without_information =
+      (without_information.load(std::memory_order_relaxed) & former_bit(signal)) != 0;
   if (action != nullptr) {
     told = *action;
+    without_information.fetch_and(~former_bit(signal), std::memory_order_relaxed);
+    if ((ckpt_former_signals.load(std::memory_order_relaxed) & former_bit(signal)) != 0 && told.handler > 1 &&
+        (told.flags & SA_SIGINFO) == 0) {
+      // Without it the kernel leaves out what tells an asker's signal from the program's. The handler sees no difference.
+      told.flags |= SA_SIGINFO;
+      without_information.fetch_or(former_bit(signal), std::memory_order_relaxed);
+    }
     told.handler = slot_for_handler(told.handler, told.flags);
     told.mask &= ~checkpoint_bit();
     if (told.restorer == 0) {
@@ -105,6 +129,7 @@ long sigaction_for_program(int signal, const KernelSigaction* action, KernelSiga
   if (r == 0 && old != nullptr) {
     *old = found.handler == hooks::own_handler.load(std::memory_order_relaxed) ? KernelSigaction{} : found;
     old->handler = handler_behind(old->handler);
+    if (was_without_information) old->flags &= ~uint64_t{SA_SIGINFO};
     old->mask = as_program_sees(old->mask);
   }
   return r;

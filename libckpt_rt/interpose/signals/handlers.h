@@ -20,6 +20,8 @@ uintptr_t slot_for_handler(uintptr_t handler, uint64_t flags);
 uintptr_t handler_behind(uintptr_t kernel_handler);
 bool is_handler_slot(uintptr_t kernel_handler);
 bool slot_restarts(unsigned slot);  // installed with SA_RESTART
+// Slots ask hooks::took_late_request() from now on before a handler of that signal runs. All threads stand.
+void mark_former_signal(int signal);
 
 // rt_sigaction as the program sees it: hides slots and the checkpoint signal. -errno on failure.
 // Either pointer may be null. A null restorer in `action` is replaced by ours.

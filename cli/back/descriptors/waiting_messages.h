@@ -1,0 +1,35 @@
+// What waits to be received in a socket, as an image tells it, with the descriptors that were sent: is it the same in two images?
+//
+// Owner: cli. Ordinary code, one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "image/read/image_meta.h"
+
+namespace ckpt::cli {
+
+// An open file that waits in a socket. It is no descriptor of the program, so nobody puts back what is in it.
+struct WaitingFile {
+  uint64_t device, inode;
+  std::vector<std::byte> content;
+  bool operator==(const WaitingFile&) const = default;
+};
+
+struct WaitingMessage {
+  SocketMessageDetail detail;
+  std::vector<std::byte> sender;  // its address
+  std::vector<std::byte> bytes;
+  std::vector<WaitingFile> files;
+  // Who the sender was may be told in other words: a process of the job has another number outside of its namespace.
+  bool operator==(const WaitingMessage& o) const {
+    return detail.flags == o.detail.flags && detail.length == o.detail.length && sender == o.sender &&
+           bytes == o.bytes && files == o.files;
+  }
+};
+
+std::vector<WaitingMessage> waiting_messages(const ImageMeta& meta, const ParsedOpenFile& socket);
+
+}  // namespace ckpt::cli
