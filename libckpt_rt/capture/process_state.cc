@@ -193,7 +193,8 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   if (numbers(line_of(status, "CapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
   if (numbers(line_of(status, "CapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
   facts.seccomp_filters = seccomp_filters_in(status);
-  constexpr size_t kMostGroups = 8192;  // the status text above holds no more
+  // More are left out, and so are those beyond the end of the text above.
+  constexpr size_t kMostGroups = 8192;
   auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
   if (groups_read == nullptr)
     return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");

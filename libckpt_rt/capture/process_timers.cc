@@ -75,7 +75,7 @@ void read_timers(ProcessTimers& timers) {
   for (uint32_t i = 0; i < timers.count; ++i) {
     itimerspec t{};
     if (sys::call(__NR_timer_gettime, timers.list[i].id, &t) != 0) {
-      timers.list[i].id = -1;  // deleted since prepare
+      timers.list[i].id = -1;  // it is not there any more
       continue;
     }
     timers.list[i].remaining_ns = t.it_value.tv_sec * 1'000'000'000L + t.it_value.tv_nsec;

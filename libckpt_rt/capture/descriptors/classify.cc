@@ -136,7 +136,7 @@ bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
          (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, kept_in_job_, d.now.device, d.now.inode));
 }
 
-// The program running: links are counted by names.
+// Called while the program runs. Links that are kept files of images do not count as names.
 bool DescriptorCapture::has_one_name(const CapturedDescriptor& d) const {
   if (d.kind != OpenFileKind::kRegular || !d.named || (d.flags & kOpenFileDeleted) != 0) return false;
   if (d.now.links <= 1 || kept_files_ < 0) return d.now.links == 1;
@@ -253,7 +253,8 @@ Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
   return read_details(d, info);
 }
 
-// A watch is on an open file, whatever has its number now. nullptr: no descriptor is known to be that file.
+// The descriptor of the open file that a watch is on. The watch tells the number at which the file was registered,
+// which another file may have now. nullptr: no descriptor is known to be that file.
 const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor& epoll, int number,
                                                         uint64_t inode) const {
   for (const auto& d : entries_) {

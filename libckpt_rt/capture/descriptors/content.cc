@@ -23,7 +23,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kEarlyBytes = 256 << 10;
-// Of the stamps of file systems that are coarser than the kernel's clock of ticks.
+// ns: some file systems stamp files by a clock that is coarser than the kernel's ticks.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
 
 // With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
@@ -38,7 +38,8 @@ bool is_small_shared_memory(const CapturedDescriptor& d) {
 
 }  // namespace
 
-// A description of our own, so that the program's offset stays where it is.
+// A description of our own, whose offset is not the program's. Where the file may not be opened again, or opening would
+// break the program's lease, it is a duplicate, which shares the program's offset.
 int DescriptorCapture::open_for_reading(const CapturedDescriptor& d) const {
   if (d.has_lease) return borrow(d);
   TaskPath path(tid_of(d), "fd", d.fd);
@@ -93,7 +94,7 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
   return {};
 }
 
-// Inodes of files that some mapping of this process can change without their times changing. False: not known.
+// Inodes of files that this process maps shared: their bytes can change while their times do not. False: not known.
 bool DescriptorCapture::list_mapped_shared() {
   ScopedFd maps(static_cast<int>(
       sys::call(__NR_openat, AT_FDCWD, TaskPath(tid_, "maps").c_str(), O_RDONLY | O_CLOEXEC, 0)));
@@ -187,7 +188,8 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
     return a.device != b.now.device ? a.device < b.now.device : a.inode < b.now.inode;
   });
   if (copy == early_.end() || copy->device != d.now.device || copy->inode != d.now.inode) return false;
-  // The program may set mtime back. What keeps files of other members gives this one a name more, which is a change, too.
+  // The program may set mtime back, so ctime counts as well. A kept file of another member gives this one a further
+  // name, which changes ctime too.
   const bool same = copy->ctime_ns == d.now.ctime_ns || copy->links != d.now.links;
   if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns || !same) return false;
   for (size_t i = 0; i < copy->count; ++i) {

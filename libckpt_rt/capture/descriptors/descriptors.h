@@ -119,7 +119,7 @@ class DescriptorCapture {
     kept_files_ = directory;
     kept_in_job_ = of_job;
   }
-  // Bytes of files that the program can change in place are in the image, 16 MiB of them at most. Before prepare.
+  // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before prepare.
   void keep_contents();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
@@ -226,8 +226,10 @@ class DescriptorCapture {
   void refresh_paths();
   void find_late_names();
   void note_late_locks();
+  // sharing.cc: when order_ is final
   void number_open_files();
   void decide_kinds();
+  // descriptors.cc
   int borrow(const CapturedDescriptor& d) const { return borrow(d, d.fd); }
   int borrow(const CapturedDescriptor& d, int fd) const;
   void give_up_pidfd();
@@ -257,6 +259,7 @@ class DescriptorCapture {
   void for_each_group(Fn fn);
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
+  // terminals.cc
   Result<void> look_at_terminals_stopped();
   Result<void> look_at_master(CapturedDescriptor& d);
 
@@ -288,6 +291,7 @@ class DescriptorCapture {
   // message_queues.cc
   Result<void> copy_messages(size_t first_in_order);
   void send_the_rest();
+  // content.cc
   bool is_without_writer(const CapturedDescriptor& d) const;
   void close_copy_pipe();
   bool list_mapped_shared();
@@ -308,8 +312,11 @@ class DescriptorCapture {
   // serialize.cc
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
+  // content.cc
   Result<void> note_attributes(const CapturedDescriptor& d);
+  // classify.cc
   void take_up_timer(const CapturedDescriptor& d, TimerDetail& timer);
+  // note.h
   template <typename... Args>
   Result<void> note(uint32_t severity, fmt::format_string<Args...> format, Args&&... args);
 
@@ -324,7 +331,7 @@ class DescriptorCapture {
   ArenaVector<EarlyCopy> early_;
   ArenaVector<uint64_t> mapped_shared_;  // inodes, before the stop
   ArenaVector<Note> notes_;
-  ArenaVector<Sender> senders_;  // that do not wait for the moment
+  ArenaVector<Sender> senders_;  // sockets that were told to send at once; hold_back_senders() undoes it
   ArenaVector<Unsent> unsent_;
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links

@@ -9,8 +9,8 @@
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Multicast groups of a socket. The kernel lists those of each interface, of all sockets together; a socket answers for one
-// that it is asked about.
+// Multicast groups of a socket. The kernel lists the groups of each interface, of all sockets together. Of each group
+// the socket is asked whether it is a member.
 
 namespace ckpt {
 namespace {
@@ -27,7 +27,7 @@ uint8_t hex_byte(std::string_view two) {
   return value;
 }
 
-// Is the socket in that group? Also with a choice of senders, which is not recorded.
+// Is the socket in that group, at that interface? Also with a choice of senders, which is not recorded.
 bool is_member(int socket, int level, const group_req& group, bool& of_all_senders) {
   struct {
     uint32_t interface;
@@ -112,7 +112,7 @@ bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six) 
   group_req last{};
   auto put = [&](const group_req& group) {
     bool of_all_senders = false;
-    // Of IPv4 the kernel does not look at the interface: once each.
+    // Of IPv4 a group is left out that is also the last one put, for another interface.
     if (!six && std::memcmp(&last.gr_group, &group.gr_group, sizeof(sockaddr_in)) == 0) return;
     if (!is_member(socket, level, group, of_all_senders)) return;
     last = group;
