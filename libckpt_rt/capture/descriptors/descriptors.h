@@ -238,7 +238,8 @@ class DescriptorCapture {
   // classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
-  const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode) const;
+  const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode,
+                                       std::string_view before, bool& is_another) const;
   bool has_names_of_others(const CapturedDescriptor& d) const;
   bool has_one_name(const CapturedDescriptor& d) const;
   bool take_other_name(CapturedDescriptor& d, std::string_view removed);
@@ -297,7 +298,7 @@ class DescriptorCapture {
   bool list_mapped_shared();
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
   bool take_early_copy(const CapturedDescriptor& d);
-  int open_for_reading(const CapturedDescriptor& d) const;
+  int open_for_reading(const CapturedDescriptor& d, bool& shares_offset) const;
   // named_content.cc
   bool can_change_in_place(size_t first_in_order);
   bool take_room(uint64_t bytes) {
