@@ -33,6 +33,8 @@ struct ProcessTimers {
 
 // Which POSIX timers there are, by the text of /proc/PID/timers. Error: more than kMost of them.
 Result<void> list_timers(std::string_view text, ProcessTimers& timers);
+// Has the program one, where the kernel does not list them? Of those with the first numbers.
+bool has_some_timer();
 // What is left of each, and of the interval timers.
 void read_timers(ProcessTimers& timers);
 
