@@ -111,7 +111,7 @@ TEST_F(Hiding, CannotBeResetPastLibc) {
   struct {
     uint64_t handler, flags, restorer, mask;
   } action{}, back{1, 1, 1, 1};
-  for (uint64_t handler : {uint64_t{0} /* SIG_DFL */, uint64_t{1} /* SIG_IGN */}) {
+  for (uint64_t handler : {uint64_t{1} /* SIG_IGN */, uint64_t{0} /* SIG_DFL */}) {
     action.handler = handler;
     ASSERT_EQ(syscall(SYS_rt_sigaction, kOurs, &action, nullptr, 8), 0);
     EXPECT_TRUE(stop_reaches_this_thread());
