@@ -52,7 +52,7 @@ template <typename Visit>
 bool scan_lines(const char* path, Visit visit) {
   const ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0L)));
   if (!file.valid()) return false;
-  char text[1024];
+  char text[4096];
   size_t have = 0;
   bool begins = true, any = false;
   for (;;) {
