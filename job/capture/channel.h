@@ -11,7 +11,7 @@
 
 namespace ckpt::job {
 
-// False: the other end is gone, or takes nothing for 5 s.
+// False: the other end is gone, or takes nothing for 5 s (SO_SNDTIMEO of the socket).
 bool send_message(int socket, Step step, const void* payload = nullptr, size_t bytes = 0,
                   const void* more = nullptr, size_t more_bytes = 0);
 
@@ -28,7 +28,7 @@ enum class Received : uint32_t { kMessage, kClosed, kTimeout };
 // deadline_ns: of the whole message, CLOCK_MONOTONIC, 0 never.
 Received receive_message(int socket, int64_t deadline_ns, Arena& arena, Message& message);
 
-// The same with a descriptor beside it, which the other end gets in *descriptor, to be closed by it.
+// Bare bytes, no message, with a descriptor beside them. The receiver gets it in *descriptor and closes it.
 bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor);
 bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor);
 

@@ -17,6 +17,7 @@
 #include "base/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "job/identity/own_job.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -205,6 +206,8 @@ Result<void> Coordinator::accept_members() {
   for (;;) {
     const long fd =
         sys::call(__NR_accept4, listener_.get(), nullptr, nullptr, static_cast<long>(SOCK_CLOEXEC));
+    // It would be ready for ever.
+    if (fd == -EMFILE || fd == -ENFILE) return cannot_open("a connection of a member", static_cast<int>(fd));
     if (sys::failed(fd)) return {};
     ScopedFd peer(static_cast<int>(fd));
     struct {

@@ -37,14 +37,14 @@ ScopedFd open_for_reading(const Path& path, int flags = 0) {
 }
 
 int64_t decimal(std::string_view text) {
-  int64_t value = 0;
+  uint64_t value = 0;  // wraps: a limit, which is not looked at, may be 2^64 - 1
   bool negative = !text.empty() && text[0] == '-';
   if (negative) text.remove_prefix(1);
   for (char c : text) {
     if (c < '0' || c > '9') break;
-    value = value * 10 + (c - '0');
+    value = value * 10 + static_cast<uint64_t>(c - '0');
   }
-  return negative ? -value : value;
+  return static_cast<int64_t>(negative ? 0 - value : value);
 }
 
 // The state of a thread, as /proc has it; '\0': it is not there.
@@ -260,27 +260,21 @@ int moved_signal(int pid) {
 }
 
 int tracer_of(int pid) {
-  char status[4096];
-  const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
-  uint64_t tracer = 0;
-  if (n > 0) numbers(line_of({status, static_cast<size_t>(n)}, "\nTracerPid:"), 10, &tracer, 1);
-  return static_cast<int>(tracer);
+  StatusField tracer[] = {{"TracerPid:"}};
+  read_status(proc_path("/proc/{}/status", pid).text, tracer);
+  return static_cast<int>(tracer[0].value);
 }
 
 bool blocks_signal(int pid, int signal) {
-  char status[4096];
-  const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
-  uint64_t blocked = 0;
-  if (n > 0) numbers(line_of({status, static_cast<size_t>(n)}, "\nSigBlk:"), 16, &blocked, 1);
-  return (blocked >> (signal - 1) & 1) != 0;
+  StatusField blocked[] = {{"SigBlk:", 16}};
+  read_status(proc_path("/proc/{}/status", pid).text, blocked);
+  return (blocked[0].value >> (signal - 1) & 1) != 0;
 }
 
 Preloaded look_for_library(int pid, int& signal) {
-  char status[4096];
-  const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
-  if (n <= 0) return Preloaded::kGone;
-  uint64_t caught = 0;
-  numbers(line_of({status, static_cast<size_t>(n)}, "\nSigCgt:"), 16, &caught, 1);
+  StatusField fields[] = {{"SigCgt:", 16}};
+  if (!read_status(proc_path("/proc/{}/status", pid).text, fields)) return Preloaded::kGone;
+  const uint64_t caught = fields[0].value;
   bool any_maps = false;
   const int in_maps = find_in_maps(pid, "/libckpt_rt.so", &any_maps);
   const bool mapped = in_maps > 0, maps_read = in_maps >= 0;

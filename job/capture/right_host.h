@@ -1,7 +1,7 @@
 // A job over several hosts: what a process's environment says of its host is that of this one.
 //
 // Owner:     libckpt_rt. Callers: the preload constructor, while one thread runs.
-// Never:     calls libc; allocates but one mapping, where something is to be changed.
+// Never:     calls setenv(3) or its kin; allocates but one mapping, where something is to be changed.
 //
 // Launchers of parallel programs hand their own environment to processes on other hosts (MPICH's hydra does). These
 // would take themselves for processes of the launcher's host: with its image directory, and its first process. The

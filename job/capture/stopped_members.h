@@ -22,7 +22,7 @@ class StoppedMembers {
   long seize(int pid, int signal);
   // The signal that has stopped a seized member; 0: it was continued; -1: the helper is gone.
   int stop_signal(int pid);
-  // Signals to threads of the members come next: the helper looks for them more often.
+  // The members are about to signal their threads: the helper looks more often whether something has come.
   void expect_signals();
   // When our code in the members has come to its end: they are as they were before.
   void let_go();

@@ -11,8 +11,8 @@
 //   kHold            -->               creation of processes waits from here to kGo
 //                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold) Held, then a
 //                                      SharedOffer for each mapping of shared anonymous memory
-//   kStop            -->               LedgerSize, then LedgerObject for each object that all protect; then a byte with the
-//                                      ledger's descriptor. Nothing: shared memory is copied in the stop
+//   kStop            -->               LedgerSize, then LedgerObject for each object that all protect; then a byte with
+//                                      the ledger's descriptor. Nothing: shared memory is copied in the stop
 //                    <--   kStanding   all its threads stand
 //   kSample          -->               all threads of all members stand; int32_t: the signal that has stopped the
 //                                      member, or 0
@@ -117,7 +117,7 @@ struct Standing {
   int64_t began_ns;  // CLOCK_MONOTONIC: its first thread was signalled
   int32_t tid;       // one of its threads that has not exited
   uint32_t subreaper;
-  int32_t pdeath_signal;  // of its first thread, or of another that has one
+  int32_t pdeath_signal;  // of one of its threads that has one, else 0
   // Children that are stopped, which it was not told yet by wait(2).
   static constexpr uint32_t kMostUnreported = 32;
   uint32_t unreported_count;

@@ -2,9 +2,10 @@
 //
 // Owner:     libckpt_rt (own_job.h).
 // Callers:   the preload constructor, while one thread runs.
-// Never:     calls libc: programs bring their own setenv (bash does).
+// Never:     calls setenv(3) or its kin: programs bring their own (bash does).
 //
-// The environment carries it over exec: CKPT_JOB="<32 hex digits>:<pid of the first>@<its beginning>:<image directory>".
+// The environment carries it over exec:
+//   CKPT_JOB="<32 hex digits>:<pid of the first>@<its beginning>:<image directory>"
 // `ckpt run` sets only the digits, so that /proc/PID/environ of the first and of its forked children shows
 // them; the first preloaded process adds the rest.
 #pragma once

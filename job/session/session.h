@@ -76,8 +76,8 @@ class Session {
   bool born_meanwhile = false;   // again: a process was made past libc in the moment of the stop
   AddrRange own_memory[3] = {};  // in no image; the last is the ledger's
 
-  // Shared memory that members protect (docs/shared_memory.md). Set before prepared(): what this process maps, in memory
-  // that stays until then. After it: the ledger is joined if there is anything that all protect.
+  // Shared memory that members protect (docs/shared_memory.md). Set before prepared(): what this process maps, in
+  // memory that stays until then. After it: the ledger is joined if there is anything that all protect.
   bool can_share = false;
   std::span<const SharedOffer> offers;
   SharedLedger ledger;

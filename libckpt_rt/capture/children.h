@@ -1,4 +1,4 @@
-// The program's children, of which an image of the program alone has no more than that they were there.
+// The program's children. An image of the program alone records only that they were there.
 //
 // Owner:     libckpt_rt. Callers: the agent, threads standing.
 // Never:     waits for a child, or takes its status from the program.
@@ -17,7 +17,8 @@ struct LostChild {
   char name[16];
 };
 
-// Not those that wait(2) does not see without __WCLONE. Empty also where the kernel does not list children.
+// Without children that send no signal at their end, as processes that our threads make. Empty also where the kernel
+// does not list children.
 std::span<const LostChild> list_children(Arena& arena);
 
 }  // namespace ckpt

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/capability.h>
-#include <linux/membarrier.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -17,14 +16,11 @@
 #include "base/machine/cpu_features.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/capture/membarrier.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/core/preload_rules.h"
-
-#ifndef MEMBARRIER_CMD_GET_REGISTRATIONS
-#define MEMBARRIER_CMD_GET_REGISTRATIONS (1 << 9)
-#endif
 
 namespace ckpt {
 
@@ -113,30 +109,27 @@ bool write_line(const char* path, const char* line, const char* prefix) {
   return sys::call(__NR_write, file.get(), text, length) == static_cast<long>(length);
 }
 
+constexpr uint32_t kUncountedFilters = 1;  // before Linux 5.9 the number is not told
+
 uint32_t seccomp_filters_in(std::string_view status) {
   uint64_t mode = 0, filters = 0;
   if (numbers(line_of(status, "\nSeccomp:"), 10, &mode, 1) != 1 || mode == 0) return 0;
-  // Before Linux 5.9 the number is not told.
   return numbers(line_of(status, "\nSeccomp_filters:"), 10, &filters, 1) == 1 ? static_cast<uint32_t>(filters)
-                                                                              : 1;
+                                                                              : kUncountedFilters;
 }
 
 }  // namespace
 
 uint32_t count_seccomp_filters() {
   if (sys::call(__NR_prctl, PR_GET_SECCOMP, 0L, 0L, 0L, 0L) == 0) return 0;
-  char text[4096];
-  const long n = read_small_file("/proc/thread-self/status", text, sizeof(text));
-  return n <= 0 ? 0 : seccomp_filters_in({text, static_cast<size_t>(n)});
+  StatusField fields[] = {{"Seccomp:"}, {"Seccomp_filters:"}};
+  if (!read_status("/proc/thread-self/status", fields) || fields[0].value == 0) return 0;
+  return fields[1].found ? static_cast<uint32_t>(fields[1].value) : kUncountedFilters;
 }
 
 bool is_filtered() {
-  char text[4096];
-  const long n = read_small_file("/proc/thread-self/status", text, sizeof(text));
-  uint64_t mode = 0;
-  // Many groups push the line out of the text.
-  return n <= 0 || numbers(line_of({text, static_cast<size_t>(n)}, "\nSeccomp:"), 10, &mode, 1) != 1 ||
-         mode != 0;
+  StatusField mode[] = {{"Seccomp:"}};
+  return !read_status("/proc/thread-self/status", mode) || !mode[0].found || mode[0].value != 0;
 }
 
 void ProcessTexts::open() {
@@ -178,27 +171,29 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   if (n <= 0)
     return make_error(ExitCode::kSystem, static_cast<int>(n),
                       "cannot read /proc/self/task/TID/status; mount /proc");
+  // Keys begin a line: the first line is the thread's name, which may be "Umask:0".
   std::string_view status(text, static_cast<size_t>(n));
   uint64_t v[64];
-  if (numbers(line_of(status, "PPid:"), 10, v, 1) == 1) p.ppid = static_cast<int32_t>(v[0]);
-  if (numbers(line_of(status, "Umask:"), 8, v, 1) == 1) p.umask = static_cast<uint32_t>(v[0]);
+  if (numbers(line_of(status, "\nPPid:"), 10, v, 1) == 1) p.ppid = static_cast<int32_t>(v[0]);
+  if (numbers(line_of(status, "\nUmask:"), 8, v, 1) == 1) p.umask = static_cast<uint32_t>(v[0]);
   if (numbers(line_of(status, "\nUid:"), 10, v, 4) == 4) {
     for (int i = 0; i < 4; ++i) p.uid[i] = static_cast<uint32_t>(v[i]);
   }
   if (numbers(line_of(status, "\nGid:"), 10, v, 4) == 4) {
     for (int i = 0; i < 4; ++i) p.gid[i] = static_cast<uint32_t>(v[i]);
   }
-  if (numbers(line_of(status, "CapInh:"), 16, v, 1) == 1) p.cap_inheritable = v[0];
-  if (numbers(line_of(status, "CapPrm:"), 16, v, 1) == 1) p.cap_permitted = v[0];
-  if (numbers(line_of(status, "CapEff:"), 16, v, 1) == 1) p.cap_effective = v[0];
-  if (numbers(line_of(status, "CapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
-  if (numbers(line_of(status, "CapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
+  if (numbers(line_of(status, "\nCapInh:"), 16, v, 1) == 1) p.cap_inheritable = v[0];
+  if (numbers(line_of(status, "\nCapPrm:"), 16, v, 1) == 1) p.cap_permitted = v[0];
+  if (numbers(line_of(status, "\nCapEff:"), 16, v, 1) == 1) p.cap_effective = v[0];
+  if (numbers(line_of(status, "\nCapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
+  if (numbers(line_of(status, "\nCapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
   facts.seccomp_filters = seccomp_filters_in(status);
-  constexpr size_t kMostGroups = 8192;  // the status text above holds no more
+  // More are left out, and so are those beyond the end of the text above.
+  constexpr size_t kMostGroups = 8192;
   auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
   if (groups_read == nullptr)
     return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
-  size_t groups = numbers(line_of(status, "Groups:"), 10, groups_read, kMostGroups);
+  size_t groups = numbers(line_of(status, "\nGroups:"), 10, groups_read, kMostGroups);
   auto* group_ids = static_cast<uint32_t*>(arena.allocate(kMostGroups * sizeof(uint32_t)));
   if (group_ids == nullptr)
     return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
@@ -251,8 +246,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
       state.limits.hard[i] = l.rlim_max;
     }
   }
-  long m = sys::call(__NR_membarrier, MEMBARRIER_CMD_GET_REGISTRATIONS, 0, 0);
-  state.membarrier = m > 0 ? static_cast<uint32_t>(m) : 0;
+  state.membarrier = membarrier_registrations();
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
   state.future_locks = future_locks();
   auto line = [&]<size_t kSize>(ProcessTexts::Text which, char(&to)[kSize]) {
@@ -281,9 +275,7 @@ long restore_signal_actions(const ProcessState& state) {
     long r = sys::call(__NR_rt_sigaction, sig, &state.actions[sig - 1], 0L, 8L);
     if (r != 0) return r;
   }
-  for (uint32_t bit = 0; bit < 32; ++bit) {
-    if ((state.membarrier & (1u << bit)) != 0) sys::call(__NR_membarrier, 1 << bit, 0, 0);
-  }
+  register_for_membarrier(state.membarrier);
   return 0;
 }
 

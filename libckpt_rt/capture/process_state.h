@@ -80,11 +80,12 @@ void capture_process_state_stopped(const ProcessTexts& texts,
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);
-// The same, when nothing more is mapped for us, and while there still is a right to do it: LibraryNotes.
+// Restart, in the leader, when nothing more is mapped for us and while it still has its rights. LibraryNotes of what
+// could not be set.
 uint32_t restore_process_settings(const ProcessState& state);
 // On each thread, while it still has its rights.
 void restore_thread_settings(const ProcessState& state);
-// On each thread, when its other capabilities are what they were.
+// On each thread, when its other capabilities are what they were. LibraryNotes, as above.
 uint32_t restore_ambient_capabilities(const ProcessState& state);
 
 }  // namespace ckpt

@@ -6,6 +6,8 @@
 #include <sys/time.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/signal_limit.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -62,7 +64,18 @@ Result<void> list_timers(std::string_view all, ProcessTimers& timers) {
     t.clock = static_cast<int32_t>(v[0]);
     ++timers.count;
   }
+  // Kernels before 6.15 list the newest first. A restart without the newer prctl makes them as the ids count up.
+  std::sort(timers.list, timers.list + timers.count,
+            [](const PosixTimerRecord& a, const PosixTimerRecord& b) { return a.id < b.id; });
   return {};
+}
+
+bool has_some_timer() {
+  constexpr int kNumbers = 1024;  // the kernel counts them up from 0, of each process
+  for (int id = 0; id < kNumbers; ++id) {
+    if (sys::call(__NR_timer_getoverrun, long{id}) >= 0) return true;
+  }
+  return false;
 }
 
 void read_timers(ProcessTimers& timers) {
@@ -75,7 +88,7 @@ void read_timers(ProcessTimers& timers) {
   for (uint32_t i = 0; i < timers.count; ++i) {
     itimerspec t{};
     if (sys::call(__NR_timer_gettime, timers.list[i].id, &t) != 0) {
-      timers.list[i].id = -1;  // deleted since prepare
+      timers.list[i].id = -1;  // it is not there any more
       continue;
     }
     timers.list[i].remaining_ns = t.it_value.tv_sec * 1'000'000'000L + t.it_value.tv_nsec;

@@ -2,7 +2,7 @@
 //
 // Time goes on while the threads stand, so a timer can expire in the stop. Its signal must then be pending in
 // the image, or the timer armed: never neither, never both. The order that makes it so, all of it with the
-// threads standing:
+// threads standing, after list_timers():
 //   1. read_timers                    what is armed now
 //   2. StopWorld::collect_pending     the signals that are pending now
 //   3. read_timers                    what the image says is armed
@@ -33,6 +33,8 @@ struct ProcessTimers {
 
 // Which POSIX timers there are, by the text of /proc/PID/timers. Error: more than kMost of them.
 Result<void> list_timers(std::string_view text, ProcessTimers& timers);
+// Has the program one, where the kernel does not list them? Of those with the first numbers.
+bool has_some_timer();
 // What is left of each, and of the interval timers.
 void read_timers(ProcessTimers& timers);
 
@@ -43,7 +45,7 @@ struct TimersLeft {
 };
 void note_left(const ProcessTimers& timers, TimersLeft& left);
 
-// The thread that a timer's signal goes to alone: is tid one of those?
+// Does the signal of some timer go to the thread tid alone (SIGEV_THREAD_ID)?
 bool timers_name_thread(const ProcessTimers& timers, int tid);
 
 // Step 4 of the above; `before` is of step 1, `timers` and `pending` of steps 3 and 2. except: a signal that

@@ -13,6 +13,7 @@
 #include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -75,28 +76,15 @@ void end_with_the_program() {
     sys::call(__NR_exit_group, leader.wait_status >> 8);
 }
 
-// From one key of a status file to another, or nothing.
-std::string_view lines_between(const char* text, std::string_view first, std::string_view behind) {
-  const std::string_view all(text);
-  const size_t from = all.find(first), to = all.find(behind);
-  return from == all.npos || to == all.npos || to < from ? std::string_view() : all.substr(from, to - from);
-}
-
 // An agent that has waited has the rights of the moment when it was started. The program may have given some
 // up since: user, groups, capabilities, the root of its files.
 bool has_rights_of_the_program() {
-  char path[64], ours[4096], theirs[4096];
+  constexpr std::string_view kRights[] = {
+      "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"};
+  char path[64];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", this_process.pid).out = '\0';
-  if (read_small_file("/proc/thread-self/status", ours, sizeof(ours)) <= 0 ||
-      read_small_file(path, theirs, sizeof(theirs)) <= 0) {
-    return false;
-  }
-  if (lines_between(ours, "\nUid:", "\nFDSize:") != lines_between(theirs, "\nUid:", "\nFDSize:") ||
-      lines_between(ours, "\nGroups:", "\nNStgid:") != lines_between(theirs, "\nGroups:", "\nNStgid:") ||
-      lines_between(ours, "\nCapInh:", "\nNoNewPrivs:") !=
-          lines_between(theirs, "\nCapInh:", "\nNoNewPrivs:")) {
-    return false;
-  }
+  const uint64_t ours = digest_status("/proc/thread-self/status", kRights);
+  if (ours == 0 || ours != digest_status(path, kRights)) return false;
   struct stat root {
   }, our_root{};
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/root/.", this_process.pid).out = '\0';

@@ -55,7 +55,7 @@ void await_enlisted(uint32_t threads);
 
 struct Counters {
   uint64_t calls, waited,
-      signals;              // system calls that passed; those that waited for the end; signals of the program
+      signals;              // system calls under the guard; waits for its end; signals of the program
   int64_t longest_wait_ns;  // of `waited`
 };
 Counters counters();

@@ -92,8 +92,8 @@ bool only_thread() {
   return sys::call(__NR_stat, "/proc/self/task", &st) == 0 && st.st_nlink == 3;
 }
 
-// libc's own function, not that of a library preloaded after us. dlopen(3), also of a library that is there, allocates: a
-// program without a heap would get one.
+// libc's own function, not that of a library preloaded after us. Not by dlopen(3): it allocates, also for a library
+// that is there, and a program without a heap would get one.
 unsigned char* function_of_libc(const char* name, AddrRange libc) {
   void* function = dynamic_linker::find(RTLD_NEXT, name);
   if (!libc.contains(Addr::of(function))) {

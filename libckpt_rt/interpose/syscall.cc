@@ -136,9 +136,7 @@ long signal_mask_call(int how, const uint64_t* set, uint64_t* old, size_t size) 
 }
 
 long signal_action_call(int signal, const KernelSigaction* action, KernelSigaction* old, size_t size) {
-  if (size != 8 || (action != nullptr && (action->flags & 0x04000000) == 0)) {
-    return sys::call(__NR_rt_sigaction, long{signal}, action, old, size);
-  }
+  if (size != 8) return sys::call(__NR_rt_sigaction, long{signal}, action, old, size);
   return sigaction_for_program(signal, action, old);
 }
 

@@ -75,7 +75,9 @@ struct ChannelSocket {
   std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
   bool is_tcp() const {
-    return detail.domain != AF_UNIX && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP;
+    constexpr int kMultipathTcp = 262;  // IPPROTO_MPTCP: a listener takes connections of plain TCP as well
+    return detail.domain != AF_UNIX && detail.type == SOCK_STREAM &&
+           (detail.protocol == IPPROTO_TCP || detail.protocol == kMultipathTcp);
   }
   bool has(SocketLinkFlag flag) const { return (link.flags & flag) != 0; }
 };

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
@@ -233,6 +234,54 @@ TEST_P(Anonymous, Epoll) {
   };
   trip.run();
   EXPECT_TRUE(trip.lines.empty());
+}
+
+// The number at which a file was registered belongs to another one now, of the same inode: all eventfds have one.
+TEST_P(Anonymous, EpollWatchesAnEventFdThatAnotherHasTakenTheNumberOf) {
+  trip.setup = [] {
+    move_to(epoll_create1(0), 20);
+    for (uint32_t i = 0; i < 4; ++i) {
+      // The last two have two registrations at one number, of which either may come first in the kernel's order.
+      const int number = static_cast<int>(5 + i), other = static_cast<int>(30 + i);
+      move_to(eventfd(0, 0), number);
+      epoll_event e{EPOLLIN, {.u32 = 100 + i}};
+      VERIFY(epoll_ctl(20, EPOLL_CTL_ADD, number, &e) == 0);
+      dup2(number, other);
+      close(number);
+      move_to(eventfd(0, 0), number);
+      e.data.u32 = 200 + i;
+      if (i >= 2) VERIFY(epoll_ctl(20, EPOLL_CTL_ADD, number, &e) == 0);
+    }
+    // Only another process has the file still: the watch is none of the file that has its number now.
+    move_to(eventfd(0, 0), 10);
+    epoll_event e{EPOLLIN, {.u32 = 300}};
+    VERIFY(epoll_ctl(20, EPOLL_CTL_ADD, 10, &e) == 0);
+    if (fork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      pause();
+      _exit(0);
+    }
+    close(10);
+    move_to(eventfd(0, 0), 10);
+  };
+  trip.verify = [] {
+    auto reported = [](int fd) {
+      uint64_t one = 1;
+      VERIFY(write(fd, &one, sizeof(one)) == sizeof(one));
+      epoll_event e{};
+      const int n = epoll_wait(20, &e, 1, 0);
+      VERIFY(read(fd, &one, sizeof(one)) == sizeof(one));
+      return n == 1 ? e.data.u32 : 0u;
+    };
+    for (uint32_t i = 0; i < 4; ++i) {
+      VERIFY_EQ(reported(static_cast<int>(30 + i)), 100 + i);
+      VERIFY_EQ(reported(static_cast<int>(5 + i)), i < 2 ? 0 : 200 + i);
+    }
+    VERIFY_EQ(reported(10), 0u);
+  };
+  trip.run();
+  ASSERT_EQ(trip.notes.size(), 1u);
+  EXPECT_NE(trip.notes[0].find("registered as descriptor 10"), std::string::npos) << trip.notes[0];
 }
 
 }  // namespace

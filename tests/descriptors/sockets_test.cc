@@ -1,12 +1,19 @@
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -313,6 +320,172 @@ TEST_P(Sockets, ConnectionsToOthersAreNamedAndReset) {
   close(listener);
   ASSERT_EQ(trip.notes.size(), 1u);
   EXPECT_EQ(trip.notes[0].find("descriptor 20 (socket:["), 0u) << trip.notes[0];
+}
+
+// In a network namespace of its own: two interfaces that take messages to groups, one with a name like a group's.
+bool two_interfaces() {
+  if (unshare(CLONE_NEWNET) != 0) return false;
+  const int control = socket(AF_INET, SOCK_DGRAM, 0);
+  for (const char* name : {"ff0", "tap1"}) {
+    const int tap = open("/dev/net/tun", O_RDWR);
+    ifreq request{};
+    std::strcpy(request.ifr_name, name);
+    request.ifr_flags = IFF_TAP | IFF_NO_PI;
+    if (ioctl(tap, TUNSETIFF, &request) != 0 || ioctl(tap, TUNSETPERSIST, 1L) != 0) return false;
+    close(tap);
+    request.ifr_flags = IFF_UP | IFF_MULTICAST;
+    if (ioctl(control, SIOCSIFFLAGS, &request) != 0) return false;
+  }
+  close(control);
+  return true;
+}
+
+group_req group_at(int family, const std::string& address, const char* interface) {
+  group_req group{};
+  group.gr_interface = if_nametoindex(interface);
+  group.gr_group.ss_family = static_cast<sa_family_t>(family);
+  auto& four = reinterpret_cast<sockaddr_in&>(group.gr_group);
+  auto& six = reinterpret_cast<sockaddr_in6&>(group.gr_group);
+  inet_pton(family, address.c_str(), family == AF_INET ? static_cast<void*>(&four.sin_addr) : &six.sin6_addr);
+  return group;
+}
+
+int join(int fd, int level, const group_req& group) {
+  return setsockopt(fd, level, MCAST_JOIN_GROUP, &group, sizeof(group)) == 0 ? 0 : errno;
+}
+
+TEST_P(Sockets, GroupsOfSeveralInterfacesAndBehindLongLists) {
+  const pid_t child = fork();
+  if (child == 0) _exit(two_interfaces() ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (status != 0)
+    GTEST_SKIP() << "needs the right to make a network namespace with interfaces (/dev/net/tun)";
+  constexpr int kSockets = 30, kOfEach = 18;  // a socket may be in 20 groups
+  trip.setup = [] {
+    VERIFY(two_interfaces());
+    move_to(socket(AF_INET, SOCK_DGRAM, 0), 5);
+    for (const char* name : {"ff0", "tap1"})
+      VERIFY_EQ(join(5, IPPROTO_IP, group_at(AF_INET, "224.0.0.251", name)), 0);
+    move_to(socket(AF_INET6, SOCK_DGRAM, 0), 6);
+    for (const char* name : {"ff0", "tap1"})
+      VERIFY_EQ(join(6, IPPROTO_IPV6, group_at(AF_INET6, "ff02::fb", name)), 0);
+    // The kernel lists the newest first: they push those out of a short text.
+    for (int i = 0; i < kSockets; ++i) {
+      move_to(socket(AF_INET, SOCK_DGRAM, 0), 40 + i);
+      for (int k = 0; k < kOfEach; ++k)
+        VERIFY_EQ(join(40 + i, IPPROTO_IP, group_at(AF_INET, fmt::format("239.1.{}.{}", i, k), "ff0")), 0);
+    }
+  };
+  trip.before_restore = [] { VERIFY(two_interfaces()); };
+  trip.verify = [] {
+    for (const char* name : {"ff0", "tap1"}) {
+      VERIFY_EQ(join(5, IPPROTO_IP, group_at(AF_INET, "224.0.0.251", name)), EADDRINUSE);
+      VERIFY_EQ(join(6, IPPROTO_IPV6, group_at(AF_INET6, "ff02::fb", name)), EADDRINUSE);
+    }
+    VERIFY_EQ(join(40, IPPROTO_IP, group_at(AF_INET, "239.1.0.0", "ff0")), EADDRINUSE);
+    VERIFY_EQ(join(69, IPPROTO_IP, group_at(AF_INET, "239.1.29.17", "ff0")), EADDRINUSE);
+    VERIFY_EQ(join(69, IPPROTO_IP, group_at(AF_INET, "239.1.29.17", "tap1")), 0);
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
+int tcp_info_state(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_state : -1;
+}
+
+int protocol_of(int fd) {
+  int protocol = 0;
+  socklen_t length = sizeof(protocol);
+  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 ? protocol : -1;
+}
+
+constexpr int kMultipath = 262;  // IPPROTO_MPTCP
+
+// As programs in Go have them.
+TEST_P(Sockets, ListenersOfMultipathTcpListenAgain) {
+  if (close(socket(AF_INET, SOCK_STREAM, kMultipath)) != 0) GTEST_SKIP() << "this kernel has no MPTCP";
+  trip.setup = [] {
+    move_to(socket(AF_INET, SOCK_STREAM, kMultipath), 5);
+    auto address = loopback(0);
+    VERIFY(bind(5, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    VERIFY(listen(5, 4) == 0);
+    // Plain TCP, of which one end is accepted by that listener.
+    address.sin_port = htons(port_of(5));
+    move_to(socket(AF_INET, SOCK_STREAM, 0), 6);
+    VERIFY(connect(6, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    move_to(accept(5, nullptr, nullptr), 7);
+    VERIFY(write(6, "plain", 5) == 5);
+    move_to(socket(AF_INET, SOCK_STREAM, kMultipath), 8);
+  };
+  trip.verify = [] {
+    VERIFY_EQ(protocol_of(5), kMultipath);
+    VERIFY_EQ(tcp_info_state(5), int{TCP_LISTEN});
+    VERIFY_EQ(read_some(7, 5), "plain");
+    auto address = loopback(port_of(5));
+    VERIFY_EQ(protocol_of(8), kMultipath);
+    VERIFY(connect(8, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+    move_to(accept(5, nullptr, nullptr), 9);
+    VERIFY(write(8, "paths", 5) == 5);
+    VERIFY_EQ(read_some(9, 5), "paths");
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
+TEST_P(Sockets, ConnectionsOfMultipathTcpAreNamed) {
+  if (close(socket(AF_INET, SOCK_STREAM, kMultipath)) != 0) GTEST_SKIP() << "this kernel has no MPTCP";
+  trip.setup = [] {
+    move_to(socket(AF_INET, SOCK_STREAM, kMultipath), 5);
+    const int on = 1;  // else the port is kept for a minute for connections that have ended
+    VERIFY(setsockopt(5, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0);
+    VERIFY(listen(5, 4) == 0);
+    const auto address = loopback(port_of(5));
+    move_to(socket(AF_INET, SOCK_STREAM, kMultipath), 6);
+    VERIFY(connect(6, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+    move_to(accept(5, nullptr, nullptr), 7);
+  };
+  trip.run();
+  const auto named = std::count_if(trip.notes.begin(), trip.notes.end(), [](const std::string& note) {
+    return note.find("multipath TCP") != std::string::npos;
+  });
+  EXPECT_EQ(named, 2);
+}
+
+// The capture looks at bytes until all that is in flight has come.
+TEST_P(Sockets, OffsetOfPeeksStaysWhileBytesInFlightArrive) {
+  constexpr int kPeeks = 2;
+  auto offset = [] {
+    int value = -1;
+    socklen_t length = sizeof(value);
+    return getsockopt(7, SOL_SOCKET, SO_PEEK_OFF, &value, &length) == 0 ? value : -1;
+  };
+  const int probe = socket(AF_INET, SOCK_STREAM, 0), on = kPeeks;
+  const bool known = setsockopt(probe, SOL_SOCKET, SO_PEEK_OFF, &on, sizeof(on)) == 0;
+  close(probe);
+  if (!known) GTEST_SKIP() << "this kernel has no SO_PEEK_OFF of TCP (before 6.9)";
+  trip.setup = [&] {
+    move_to(socket(AF_INET, SOCK_STREAM, 0), 5);
+    const int small = 4096;
+    VERIFY(setsockopt(5, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)) == 0);
+    VERIFY(listen(5, 4) == 0);
+    const auto address = loopback(port_of(5));
+    move_to(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), 6);
+    connect(6, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    move_to(accept(5, nullptr, nullptr), 7);
+    VERIFY(setsockopt(7, SOL_SOCKET, SO_PEEK_OFF, &on, sizeof(on)) == 0);
+    // More than the receiver has room for.
+    const std::string some(1000, 'x');
+    for (int i = 0; i < 100 && write(6, some.data(), some.size()) > 0; ++i) {
+    }
+  };
+  trip.after_stop = [&] { VERIFY_EQ(offset(), kPeeks); };
+  trip.verify = [&] { VERIFY_EQ(offset(), kPeeks); };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
 }
 
 }  // namespace

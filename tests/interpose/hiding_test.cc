@@ -106,6 +106,23 @@ TEST_F(Hiding, CannotBeBlocked) {
   EXPECT_EQ(sigismember(&back, SIGUSR1), 1);
 }
 
+// The kernel takes an action without SA_RESTORER, which programs past libc leave out where no handler is installed.
+TEST_F(Hiding, CannotBeResetPastLibc) {
+  struct {
+    uint64_t handler, flags, restorer, mask;
+  } action{}, back{1, 1, 1, 1};
+  for (uint64_t handler : {uint64_t{1} /* SIG_IGN */, uint64_t{0} /* SIG_DFL */}) {
+    action.handler = handler;
+    ASSERT_EQ(syscall(SYS_rt_sigaction, kOurs, &action, nullptr, 8), 0);
+    EXPECT_TRUE(stop_reaches_this_thread());
+    ASSERT_EQ(syscall(SYS_rt_sigaction, kOurs, nullptr, &back, 8), 0);
+    EXPECT_EQ(back.handler, handler);
+    ASSERT_EQ(syscall(SYS_rt_sigaction, SIGUSR1, &action, nullptr, 8), 0);
+    ASSERT_EQ(syscall(SYS_rt_sigaction, SIGUSR1, nullptr, &back, 8), 0);
+    EXPECT_EQ(back.handler, handler);
+  }
+}
+
 TEST_F(Hiding, ErrorsAreThoseOfLibc) {
   sigset_t set = all();
   errno = 0;

@@ -73,6 +73,26 @@ TEST_F(Releases, ByTheProgram) {
   munmap(untouched, kMiB);
 }
 
+// While memory is registered MADV_FREE gives it back at once. The kernel refuses it where a file is behind the memory:
+// MADV_DONTNEED would put the file's bytes in the place of the program's.
+TEST_F(Releases, FreedLazilyOnlyWhereNoFileIs) {
+  const int fd = memfd_create("lazily", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(fd, kMiB), 0);
+  auto* mine = static_cast<char*>(mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+  auto* anonymous = static_cast<char*>(fresh());
+  memset(mine, 1, kMiB);
+  set_registered(true);
+  EXPECT_EQ(madvise(mine, kMiB, MADV_FREE), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(madvise(anonymous, kMiB, MADV_FREE), 0);
+  set_registered(false);
+  EXPECT_EQ(mine[0], 1);
+  EXPECT_EQ(anonymous[0], 0);
+  munmap(mine, kMiB);
+  munmap(anonymous, kMiB);
+  close(fd);
+}
+
 TEST_F(Releases, OfFiles) {
   int fd = memfd_create("release", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(fd, kMiB), 0);

@@ -205,6 +205,8 @@ API IgnoredSignals::~IgnoredSignals() {
   free(state_);
 }
 
+API void set_registered(bool on) { hooks::memory_registered = on ? 1 : 0; }
+
 API void set_copying(bool on) {
   if (on) release_count.store(0);
   hooks::copy_under_way.store(on ? 1 : 0);

@@ -50,7 +50,8 @@ struct Release {
 };
 inline constexpr int kMaxReleases = 4096;
 void set_copying(bool on);
-int releases();  // since set_copying(true), at most kMaxReleases
+void set_registered(bool on);  // as if memory of the program were registered for the events of a userfaultfd
+int releases();                // since set_copying(true), at most kMaxReleases
 Release release(int i);
 bool was_released(uintptr_t start, size_t length);
 inline bool was_released(const void* start, size_t length) {

@@ -53,6 +53,11 @@ for name, get, *set_it in (('keep capabilities', 7, 8, 1), ('machine check', 34,
     libc.prctl(*(set_it + [0] * 5)[:5])
     facts[name] = lambda get=get: libc.prctl(get, 0, 0, 0, 0)
 
+# The first line of /proc/PID/status is the name: no other line may be found in it.
+libc.prctl(15, b'Umask:0')
+os.umask(0o027)
+facts['umask'] = lambda: [l for l in open('/proc/self/status') if l.startswith('Umask:')]
+
 # Who may connect; screen(1) takes a file of other rights for somebody else's.
 bound = socket.socket(socket.AF_UNIX)
 bound.bind('bound')
@@ -137,6 +142,9 @@ live()
 """
 
 TREE = COMMON + r"""
+# As a directory service gives them: what /proc/PID/status says of signals lies far behind.
+if os.geteuid() == 0: os.setgroups(range(4_000_000_000, 4_000_000_500))
+facts['groups'] = lambda: sorted(os.getgroups())[-3:]
 def child(work):
     pid = os.fork()
     if pid == 0:

@@ -2,6 +2,9 @@
 #include "libckpt_rt/core/kernel/task_list.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +12,8 @@
 #include <chrono>
 #include <thread>
 #include <vector>
+
+#include "libckpt_rt/core/kernel/proc_text.h"
 
 namespace ckpt {
 namespace {
@@ -87,6 +92,47 @@ TEST(TaskList, WhatIsListedWhileNobodyComesOrGoesIsComplete) {
   EXPECT_FALSE(are_all_tasks(getpid(), tids.span()));
   EXPECT_FALSE(is_task(1));
   crowd.go();
+}
+
+// Of a user in hundreds of groups, as of a directory service, the lines that count lie behind the first 4 KiB of the
+// status file. The thread's name is its first line.
+TEST(TaskList, MasksAreReadBehindManyGroupsAndNotFromTheName) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs the right to set groups";
+  std::thread([] {
+    std::vector<gid_t> groups;
+    for (gid_t g = 0; g < 500; ++g) groups.push_back(4'000'000'000u + g);
+    ASSERT_EQ(syscall(SYS_setgroups, groups.size(), groups.data()), 0);  // of this thread alone
+    ASSERT_EQ(prctl(PR_SET_NAME, "SigBlk:0f0f"), 0);
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    sigaddset(&blocked, SIGUSR2);
+    ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &blocked, nullptr), 0);
+    ASSERT_EQ(pthread_kill(pthread_self(), SIGUSR1), 0);
+    SignalMasks masks;
+    ASSERT_TRUE(read_signal_masks(gettid(), masks));
+    EXPECT_EQ(masks.blocked, 1ull << (SIGUSR1 - 1) | 1ull << (SIGUSR2 - 1));
+    EXPECT_EQ(masks.thread, 1ull << (SIGUSR1 - 1));
+    siginfo_t taken;
+    EXPECT_EQ(sigwaitinfo(&blocked, &taken), SIGUSR1);
+  }).join();
+}
+
+TEST(TaskList, DigestsTellGroupsApartToTheLast) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs the right to set groups";
+  std::thread([] {
+    constexpr std::string_view kKeys[] = {"Uid:", "Groups:", "CapEff:"};
+    auto digest_with = [&](gid_t last) {
+      std::vector<gid_t> groups(500, 4'000'000'000u);
+      groups.push_back(last);
+      EXPECT_EQ(syscall(SYS_setgroups, groups.size(), groups.data()), 0);
+      return digest_status("/proc/thread-self/status", kKeys);
+    };
+    const uint64_t one = digest_with(4'000'000'001u);
+    EXPECT_NE(one, digest_with(4'000'000'002u));
+    EXPECT_EQ(one, digest_with(4'000'000'001u));
+    EXPECT_EQ(digest_status("/proc/thread-self/no such file", kKeys), 0u);
+  }).join();
 }
 
 }  // namespace

@@ -12,10 +12,11 @@
 
 namespace ckpt::memory_advice {
 
-// madvise(2) will be called; mmap(2) has given this.
+// Before madvise(2).
 void note(Addr start, size_t length, int advice);
-// The same, of memory that is not known: process_madvise(2).
+// Before process_madvise(2), of which the memory is not known.
 void note_unplaced(int advice);
+// mmap(2) has given this memory.
 void note_mapping(Addr start, size_t length, int mmap_flags);
 
 // One use of a flag. Written once; `set` and `cleared` are MappingFlags.

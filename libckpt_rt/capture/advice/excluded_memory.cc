@@ -8,8 +8,8 @@ namespace ckpt::excluded_memory {
 namespace {
 
 constexpr uint32_t kMost = 1024;
-// The lock is taken by threads of the program only, with nothing else held. The agent reads while
-// they stand still, possibly in the middle of a change: `count` is stored last, entries are whole.
+// Only threads of the program take the lock, with no other held. The agent reads without it while they stand, perhaps
+// in the middle of a change: so a new entry is written before `count` says that it is there.
 FutexLock lock;
 AddrRange ranges[kMost];
 std::atomic<uint32_t> count{0};

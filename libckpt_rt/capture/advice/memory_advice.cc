@@ -23,13 +23,12 @@ uint64_t number_after(std::string_view text, std::string_view key) {
 
 // What the kernel counts for the whole process, without a look at each page.
 bool has_special_memory() {
-  char text[4096];
-  long n = read_small_file("/proc/thread-self/status", text, sizeof(text));
-  if (n <= 0) return true;
-  const std::string_view status(text, static_cast<size_t>(n));
-  if (number_after(status, "VmLck:") != 0 || number_after(status, "HugetlbPages:") != 0) return true;
+  StatusField fields[] = {{"VmLck:"}, {"HugetlbPages:"}};
+  if (!read_status("/proc/thread-self/status", fields) || fields[0].value != 0 || fields[1].value != 0)
+    return true;
   // Without KSM there is no such file.
-  n = read_small_file("/proc/thread-self/ksm_stat", text, sizeof(text));
+  char text[1024];
+  const long n = read_small_file("/proc/thread-self/ksm_stat", text, sizeof(text));
   if (n > 0 && number_after({text, static_cast<size_t>(n)}, "ksm_rmap_items ") != 0) return true;
   constexpr int kGetMemoryMerge = 68;  // PR_GET_MEMORY_MERGE of linux/prctl.h, Linux 6.4
   return sys::call(__NR_prctl, kGetMemoryMerge, 0L, 0L, 0L, 0L) == 1;

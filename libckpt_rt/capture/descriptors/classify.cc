@@ -136,7 +136,7 @@ bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
          (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, kept_in_job_, d.now.device, d.now.inode));
 }
 
-// The program running: links are counted by names.
+// Called while the program runs. Links that are kept files of images do not count as names.
 bool DescriptorCapture::has_one_name(const CapturedDescriptor& d) const {
   if (d.kind != OpenFileKind::kRegular || !d.named || (d.flags & kOpenFileDeleted) != 0) return false;
   if (d.now.links <= 1 || kept_files_ < 0) return d.now.links == 1;
@@ -204,7 +204,9 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
       if (!d.named) {
         struct statfs fs {};
         sys::call(__NR_statfs, TaskPath(tid_of(d), "fd", d.fd).c_str(), &fs);
-        if (path.starts_with("/memfd:") && d.now.links == 0) {
+        // A directory may be called "/memfd:", too.
+        const bool of_memory = fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC;
+        if (of_memory && path.starts_with("/memfd:") && d.now.links == 0) {
           d.kind = OpenFileKind::kMemfd;
           d.path += sizeof("/memfd:") - 1;
           d.path_len -= sizeof("/memfd:") - 1;
@@ -253,20 +255,47 @@ Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
   return read_details(d, info);
 }
 
-// A watch is on an open file, whatever has its number now. nullptr: no descriptor is known to be that file.
+namespace {
+
+// Watches of a number in these lines of an epoll's fdinfo.
+uint32_t count_watches(std::string_view text, int number) {
+  char head[32];
+  const size_t length =
+      static_cast<size_t>(fmt::format_to_n(head, sizeof(head), "tfd: {:8} ", number).out - head);
+  uint32_t count = 0;
+  for (size_t at = 0; (at = text.find({head, length}, at)) != text.npos; at += length) ++count;
+  return count;
+}
+
+}  // namespace
+
+// The descriptor of the open file that a watch is on. The watch tells the number at which the file was registered,
+// which another file may have now, also one of the same inode: all eventfds share one, as do all timerfds and epolls.
+// `before`: the lines of the epoll's fdinfo before that of the watch. nullptr: no descriptor is known to be that file;
+// is_another: the one with that number is not.
 const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor& epoll, int number,
-                                                        uint64_t inode) const {
+                                                        uint64_t inode, std::string_view before,
+                                                        bool& is_another) const {
   for (const auto& d : entries_) {
-    if (d.fd == number && d.now.inode == inode && !d.in_flight) return &d;
+    // No other open file has a socket's inode. What follows looks at the watches one by one, which takes long in a
+    // server with thousands of connections.
+    if (d.fd == number && d.now.inode == inode && S_ISSOCK(d.now.mode) && !d.in_flight) return &d;
   }
   struct {
-    uint32_t epoll, number, offset;
-  } slot{static_cast<uint32_t>(epoll.fd), static_cast<uint32_t>(number), 0};
-  constexpr int kCompareWatched = 7;  // KCMP_EPOLL_TFD of linux/kcmp.h
+    uint32_t epoll, number, earlier;
+  } slot{static_cast<uint32_t>(epoll.fd), static_cast<uint32_t>(number), count_watches(before, number)};
+  auto compare_with_watch = [&](const CapturedDescriptor& d) {
+    constexpr int kCompareWatched = 7;  // KCMP_EPOLL_TFD of linux/kcmp.h
+    return sys::call(__NR_kcmp, tid_of(d), tid_of(epoll), kCompareWatched, d.fd, &slot);
+  };
   for (const auto& d : entries_) {
-    if (d.now.inode == inode &&
-        sys::call(__NR_kcmp, tid_of(d), tid_of(epoll), kCompareWatched, d.fd, &slot) == 0)
-      return &d;
+    if (d.fd != number || d.in_flight) continue;
+    const long order = compare_with_watch(d);
+    if (order == 0 || (order < 0 && d.now.inode == inode)) return &d;  // below 0: the kernel does not compare
+    is_another = order > 0;
+  }
+  for (const auto& d : entries_) {
+    if (d.now.inode == inode && d.fd != number && compare_with_watch(d) == 0) return &d;
   }
   return nullptr;
 }
@@ -316,13 +345,27 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
                number_after(line, "data:", 16, c)) {
       EpollWatchDetail watch{static_cast<int32_t>(a), static_cast<uint32_t>(b), c};
       uint64_t inode = 0;
-      const CapturedDescriptor* other =
-          standing_ && number_after(line, "ino:", 16, inode) ? watched_by(d, watch.fd, inode) : nullptr;
+      const CapturedDescriptor* other = nullptr;
+      bool is_another = false;
+      if (standing_ && number_after(line, "ino:", 16, inode)) {
+        const std::string_view before =
+            info.text.substr(0, static_cast<size_t>(line.data() - info.text.data()));
+        other = watched_by(d, watch.fd, inode, before, is_another);
+      }
       if (d.in_flight && (other == nullptr || other->in_flight)) {
         CKPT_TRY(
             note(1,
                  "an epoll that was sent through a socket and not received watches a file that is not among "
                  "the program's descriptors: that watch is lost after a restart"));
+        continue;
+      }
+      if (other == nullptr && is_another) {
+        CKPT_TRY(note(
+            1,
+            "descriptor {} (an epoll) watches a file that was registered as descriptor {}, and that no "
+            "descriptor leads to any more: that watch is lost after a restart, unless another process of "
+            "the job shares the epoll and has the file",
+            d.fd, watch.fd));
         continue;
       }
       if (other != nullptr && other->fd != watch.fd) {

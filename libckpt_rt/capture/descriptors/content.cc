@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
@@ -23,7 +24,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kEarlyBytes = 256 << 10;
-// Of the stamps of file systems that are coarser than the kernel's clock of ticks.
+// ns: some file systems stamp files by a clock that is coarser than the kernel's ticks.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
 
 // With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
@@ -36,10 +37,26 @@ bool is_small_shared_memory(const CapturedDescriptor& d) {
          path.starts_with(kPlace) && path.find('/', kPlace.size()) == path.npos;
 }
 
+// Puts the offset of an open file back that the search for its data moves.
+class OffsetKept {
+ public:
+  explicit OffsetKept(int fd) : fd_(fd), offset_(sys::call(__NR_lseek, fd, 0L, SEEK_CUR)) {}
+  OffsetKept(const OffsetKept&) = delete;
+  ~OffsetKept() {
+    if (offset_ >= 0) sys::call(__NR_lseek, fd_, offset_, SEEK_SET);
+  }
+
+ private:
+  int fd_;
+  long offset_;
+};
+
 }  // namespace
 
-// A description of our own, so that the program's offset stays where it is.
-int DescriptorCapture::open_for_reading(const CapturedDescriptor& d) const {
+// A description of our own, whose offset is not the program's. Where the file may not be opened again, or opening would
+// break the program's lease, it is a duplicate, which shares the program's offset.
+int DescriptorCapture::open_for_reading(const CapturedDescriptor& d, bool& shares_offset) const {
+  shares_offset = d.has_lease;
   if (d.has_lease) return borrow(d);
   TaskPath path(tid_of(d), "fd", d.fd);
   constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
@@ -47,18 +64,24 @@ int DescriptorCapture::open_for_reading(const CapturedDescriptor& d) const {
   if (S_ISREG(d.now.mode)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags | O_NOATIME, 0);
   if (sys::failed(fd)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags, 0);
   // A file that we may not open again, but that the program has open for reading.
-  if (sys::failed(fd) && (d.now.open_flags & O_ACCMODE) != O_WRONLY) fd = borrow(d);
+  shares_offset = sys::failed(fd) && (d.now.open_flags & O_ACCMODE) != O_WRONLY;
+  if (shares_offset) fd = borrow(d);
   return static_cast<int>(fd);
 }
 
 // Appends what the file holds, without holes and without what the memory half saves. Fails with
 // kIo when the bytes cannot be had.
 Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to) {
-  ScopedFd file(open_for_reading(d));
+  bool shares_offset = false;
+  ScopedFd file(open_for_reading(d, shares_offset));
   auto cannot = [&](long error) {
     return make_error(ExitCode::kIo, static_cast<int>(error), "{}", errno_name(static_cast<int>(error)));
   };
   if (!file.valid()) return cannot(file.get());
+  // A program that runs would read and write at the offset that the search for data has left.
+  if (shares_offset && !standing_) return cannot(-EBUSY);
+  std::optional<OffsetKept> kept;
+  if (shares_offset) kept.emplace(file.get());
   uint64_t at = 0;
   while (at < d.now.size) {
     long data = sys::call(__NR_lseek, file.get(), at, SEEK_DATA);
@@ -93,7 +116,7 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
   return {};
 }
 
-// Inodes of files that some mapping of this process can change without their times changing. False: not known.
+// Inodes of files that this process maps shared: their bytes can change while their times do not. False: not known.
 bool DescriptorCapture::list_mapped_shared() {
   ScopedFd maps(static_cast<int>(
       sys::call(__NR_openat, AT_FDCWD, TaskPath(tid_, "maps").c_str(), O_RDONLY | O_CLOEXEC, 0)));
@@ -187,7 +210,8 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
     return a.device != b.now.device ? a.device < b.now.device : a.inode < b.now.inode;
   });
   if (copy == early_.end() || copy->device != d.now.device || copy->inode != d.now.inode) return false;
-  // The program may set mtime back. What keeps files of other members gives this one a name more, which is a change, too.
+  // The program may set mtime back, so ctime counts as well. A kept file of another member gives this one a further
+  // name, which changes ctime too.
   const bool same = copy->ctime_ns == d.now.ctime_ns || copy->links != d.now.links;
   if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns || !same) return false;
   for (size_t i = 0; i < copy->count; ++i) {
@@ -200,9 +224,12 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
 
 // Of a file without a name, which will be another one.
 Result<void> DescriptorCapture::note_attributes(const CapturedDescriptor& d) {
-  char names[1024];
   TaskPath path(tid_of(d), "fd", d.fd);
-  const long n = sys::call(__NR_listxattr, path.c_str(), names, sizeof(names));
+  const long size = sys::call(__NR_listxattr, path.c_str(), 0L, 0L);
+  if (size <= 0) return {};
+  auto* names = static_cast<char*>(arena_->allocate(static_cast<size_t>(size), 1));
+  if (names == nullptr) return arena_full();
+  const long n = sys::call(__NR_listxattr, path.c_str(), names, size);
   if (n <= 0) return {};
   std::string_view all(names, static_cast<size_t>(n));
   if (!all.starts_with("user.") && all.find(std::string_view("\0user.", 6)) == all.npos) return {};
@@ -299,7 +326,8 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   if ((ends & kOpenFilePipeReadEnd) == 0) return {};
   if (size != 0 && queued == 0) return {};
   ScopedFd in(borrow(*reader));
-  if (!in.valid()) in.reset(open_for_reading(head));
+  bool shares_offset = false;  // a pipe has none
+  if (!in.valid()) in.reset(open_for_reading(head, shares_offset));
   if (!in.valid()) return cannot(in.get());
   if (size == 0) {  // the sample could not tell
     long r = sys::call(__NR_fcntl, in.get(), F_GETPIPE_SZ, 0);

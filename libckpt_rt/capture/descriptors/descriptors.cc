@@ -379,6 +379,10 @@ void DescriptorCapture::note_late_locks() {
     if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks || d.in_flight) continue;
     FdInfo info;
     if (read_fdinfo(tid_, d.fd, text_, *arena_, info) < 0 || !info.has_locks) continue;
+    // The program runs: another file may have the number by now.
+    struct stat st;
+    if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
+      continue;
     (void)note(1, "descriptor {} ({}): a lock taken around the moment of the checkpoint is not restored",
                d.fd, d.path);
   }

@@ -119,7 +119,7 @@ class DescriptorCapture {
     kept_files_ = directory;
     kept_in_job_ = of_job;
   }
-  // Bytes of files that the program can change in place are in the image, 16 MiB of them at most. Before prepare.
+  // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before prepare.
   void keep_contents();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
@@ -228,8 +228,10 @@ class DescriptorCapture {
   void refresh_paths();
   void find_late_names();
   void note_late_locks();
+  // sharing.cc: when order_ is final
   void number_open_files();
   void decide_kinds();
+  // descriptors.cc
   int borrow(const CapturedDescriptor& d) const { return borrow(d, d.fd); }
   int borrow(const CapturedDescriptor& d, int fd) const;
   void give_up_pidfd();
@@ -238,7 +240,8 @@ class DescriptorCapture {
   // classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
-  const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode) const;
+  const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode,
+                                       std::string_view before, bool& is_another) const;
   bool has_names_of_others(const CapturedDescriptor& d) const;
   bool has_one_name(const CapturedDescriptor& d) const;
   bool take_other_name(CapturedDescriptor& d, std::string_view removed);
@@ -259,6 +262,7 @@ class DescriptorCapture {
   void for_each_group(Fn fn);
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
+  // terminals.cc
   Result<void> look_at_terminals_stopped();
   Result<void> look_at_master(CapturedDescriptor& d);
 
@@ -290,12 +294,13 @@ class DescriptorCapture {
   // message_queues.cc
   Result<void> copy_messages(size_t first_in_order);
   void send_the_rest();
+  // content.cc
   bool is_without_writer(const CapturedDescriptor& d) const;
   void close_copy_pipe();
   bool list_mapped_shared();
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
   bool take_early_copy(const CapturedDescriptor& d);
-  int open_for_reading(const CapturedDescriptor& d) const;
+  int open_for_reading(const CapturedDescriptor& d, bool& shares_offset) const;
   // named_content.cc
   bool may_overwrite(size_t first_in_order);
   bool can_change_in_place(size_t first_in_order);
@@ -312,8 +317,11 @@ class DescriptorCapture {
   // serialize.cc
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
+  // content.cc
   Result<void> note_attributes(const CapturedDescriptor& d);
+  // classify.cc
   void take_up_timer(const CapturedDescriptor& d, TimerDetail& timer);
+  // note.h
   template <typename... Args>
   Result<void> note(uint32_t severity, fmt::format_string<Args...> format, Args&&... args);
 
@@ -328,7 +336,7 @@ class DescriptorCapture {
   ArenaVector<EarlyCopy> early_;
   ArenaVector<uint64_t> mapped_shared_;  // inodes, before the stop
   ArenaVector<Note> notes_;
-  ArenaVector<Sender> senders_;  // that do not wait for the moment
+  ArenaVector<Sender> senders_;  // sockets that were told to send at once; hold_back_senders() undoes it
   ArenaVector<Unsent> unsent_;
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links

@@ -1,5 +1,5 @@
-// By which names the program put watches on files (inotify(7)), and bound Unix sockets to relative paths: the kernel tells
-// inodes, not where they are.
+// By which names the program put watches on files (inotify(7)), and bound Unix sockets to relative paths: the kernel
+// tells inodes, not where they are.
 //
 // Owner:     interposition; in the library's data, so that an image and a forked child have it. Executing
 //            another program begins anew.

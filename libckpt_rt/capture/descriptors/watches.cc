@@ -61,8 +61,8 @@ bool parse(std::string_view line, Watch& watch) {
   return true;
 }
 
-// Does the name lead to it? IN_DONT_FOLLOW is added if it is a symbolic link itself. Some file systems (overlayfs, btrfs) say
-// another device in stat(2).
+// Does the name lead to the watched file? IN_DONT_FOLLOW is added if that is a symbolic link itself. Some file systems
+// (overlayfs, btrfs) say another device in stat(2).
 bool leads_to(const char* name, Watch& watch) {
   struct stat st;
   for (const int flags : {0, AT_SYMLINK_NOFOLLOW}) {
@@ -162,7 +162,7 @@ Result<void> DescriptorCapture::keep_watches(CapturedDescriptor& d, std::string_
   return {};
 }
 
-// When threads run again, or in a process of our own.
+// When threads run again, or in the forked child that writes the image.
 void DescriptorCapture::name_watches() {
   std::string_view mounts;
   for (CapturedDescriptor& d : entries_) {

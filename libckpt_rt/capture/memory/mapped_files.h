@@ -1,8 +1,8 @@
 // The identity of files that mappings refer to: restart maps them again and must find the same bytes.
 //
 // Owner:     libckpt_rt. Callers: the agent, before the stop: it reads files.
-// Rule:      an ELF file's build id; else the xxh3 of the file's bytes (files above 64 MiB: of the first
-//            and last MiB) with its size and modification time.
+// Rule:      an ELF file's build id; else the xxh3 of the file's bytes (files above 64 MiB: of pieces spread over
+//            the file, image/format/file_hash.h) with its size and modification time.
 #pragma once
 
 #include <span>
@@ -17,7 +17,8 @@ struct FileIdentity {
   uint64_t device = 0, inode = 0;
   uint64_t size = 0;
   int64_t mtime_ns = 0;
-  uint64_t hash = 0;  // 0 when there is a build id, or the file could not be read
+  // 0: there is a build id, the file could not be read, or the program may write to it (MAP_SHARED).
+  uint64_t hash = 0;
   uint8_t build_id[64] = {};
   uint32_t build_id_len = 0;
 };

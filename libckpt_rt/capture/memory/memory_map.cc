@@ -244,11 +244,17 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
 }
 
 Result<void> MemoryMap::read_flags() {
-  // One mapping of the kernel's may be several of ours: what we map beside memory of the program with the same flags becomes
-  // one with it.
+  // One mapping of the kernel's may be several of ours: what we map beside memory of the program, with the same flags,
+  // the kernel joins with it.
   std::span<Mapping> current;
   size_t next = 0;
+  uint64_t page_kib = 4;
   return for_each_line_of("/proc/thread-self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
+    constexpr std::string_view kPageSizeKey = "KernelPageSize:";  // before the flags
+    if (line.starts_with(kPageSizeKey)) {
+      numbers(line.substr(kPageSizeKey.size()), 10, &page_kib, 1);
+      return {};
+    }
     if (line.starts_with("VmFlags:")) {
       struct Name {
         const char* name;
@@ -266,7 +272,7 @@ Result<void> MemoryMap::read_flags() {
       }
       for (Mapping& m : current) {
         m.map_flags |= flags;
-        if ((m.map_flags & kMapHugeTlb) != 0) m.page_size = 2 << 20;
+        if ((m.map_flags & kMapHugeTlb) != 0) m.page_size = static_cast<uint32_t>(page_kib << 10);
       }
       return {};
     }

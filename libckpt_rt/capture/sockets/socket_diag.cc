@@ -1,10 +1,12 @@
 #include "libckpt_rt/capture/sockets/socket_diag.h"
 
+#include <errno.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>
 #include <linux/unix_diag.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -168,7 +170,29 @@ bool SocketDiag::dump_internet(uint8_t protocol, uint32_t states, uint16_t port,
   return true;
 }
 
-bool SocketDiag::has_abandoned(uint16_t port) {
+namespace {
+
+// Can a socket be bound to it? Then a connection from it has both ends here.
+bool is_address_here(const Endpoint& end) {
+  const bool four = is_ipv4(end);
+  const long fd = sys::call(__NR_socket, four ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP);
+  const ScopedFd probe(static_cast<int>(fd));
+  if (!probe.valid()) return true;
+  if (four) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    std::memcpy(&name.sin_addr, end.address + 12, sizeof(name.sin_addr));
+    return sys::call(__NR_bind, probe.get(), &name, sizeof(name)) != -EADDRNOTAVAIL;
+  }
+  sockaddr_in6 name{};
+  name.sin6_family = AF_INET6;
+  std::memcpy(&name.sin6_addr, end.address, sizeof(name.sin6_addr));
+  return sys::call(__NR_bind, probe.get(), &name, sizeof(name)) != -EADDRNOTAVAIL;
+}
+
+}  // namespace
+
+SocketDiag::Unaccepted SocketDiag::look_at_unaccepted(uint16_t port) {
   struct Waiting {
     Endpoint local, remote;
     uint32_t scope;
@@ -190,12 +214,15 @@ bool SocketDiag::has_abandoned(uint16_t port) {
         return waiting.push_back({end(message.id.idiag_src, message.id.idiag_sport),
                                   end(message.id.idiag_dst, message.id.idiag_dport), message.id.idiag_if});
       });
-  if (!asked) return false;
+  Unaccepted worst = Unaccepted::kNone;
+  if (!asked) return worst;
   for (const Waiting& w : waiting) {
     const TcpFacts client = ask_tcp(w.remote, w.local, w.scope);
-    if (!client.known || client.inode == 0) return true;
+    if (client.known && client.inode != 0) continue;
+    if (client.known || is_address_here(w.remote)) return Unaccepted::kAbandoned;
+    worst = Unaccepted::kFar;
   }
-  return false;
+  return worst;
 }
 
 uint8_t SocketDiag::udp_shut_down(uint32_t inode) {

@@ -55,8 +55,13 @@ class SocketDiag {
   // What shutdown(2) has ended of a UDP socket, as SocketDetail::shut_down has it. One question for all of the
   // network namespace. 0 also where the kernel does not answer.
   uint8_t udp_shut_down(uint32_t inode);
-  // Does a connection wait to be accepted at this port whose other end is closed?
-  bool has_abandoned(uint16_t port);
+  // The worst of what waits to be accepted at this port.
+  enum class Unaccepted {
+    kNone,
+    kFar,
+    kAbandoned
+  };  // kFar: of a client on another host; kAbandoned: of one that is gone
+  Unaccepted look_at_unaccepted(uint16_t port);
   // Where a TCP socket is being connected to, which getpeername(2) does not say. False: nobody knows.
   bool find_connecting(uint32_t inode, int domain, sockaddr_storage& peer, uint32_t& length);
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.

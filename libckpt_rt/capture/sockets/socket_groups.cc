@@ -9,13 +9,11 @@
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Multicast groups of a socket. The kernel lists those of each interface, of all sockets together; a socket answers for one
-// that it is asked about.
+// Multicast groups of a socket. The kernel lists the groups of each interface, of all sockets together. Of each group
+// the socket is asked whether it is a member.
 
 namespace ckpt {
 namespace {
-
-constexpr size_t kText = 16 << 10;
 
 // The kernel writes those of IPv4 in upper case, those of IPv6 in lower case.
 uint8_t hex_byte(std::string_view two) {
@@ -27,7 +25,7 @@ uint8_t hex_byte(std::string_view two) {
   return value;
 }
 
-// Is the socket in that group? Also with a choice of senders, which is not recorded.
+// Is the socket in that group, at that interface? Also with a choice of senders, which is not recorded.
 bool is_member(int socket, int level, const group_req& group, bool& of_all_senders) {
   struct {
     uint32_t interface;
@@ -77,28 +75,36 @@ void for_each_group4(std::string_view text, Visit visit) {
   }
 }
 
-// "1 lo ff020000000000000000000000000001 1 0000000C 0".
+// "1 lo ff020000000000000000000000000001 1 0000000C 0". An interface may be called "ff", but not "a b".
 template <typename Visit>
 void for_each_group6(std::string_view text, Visit visit) {
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     uint64_t interface = 0;
-    const size_t at = line.find(" ff");
-    if (numbers(line, 10, &interface, 1) != 1 || at == line.npos || line.size() < at + 33) continue;
+    if (numbers(line, 10, &interface, 1) != 1) continue;
+    for (int words = 0; words < 2; ++words) {  // the number and the name
+      line.remove_prefix(std::min(line.find(' '), line.size()));
+      line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    }
+    if (line.size() < 32) continue;
     group_req group{};
     group.gr_interface = static_cast<uint32_t>(interface);
     auto& address = reinterpret_cast<sockaddr_in6&>(group.gr_group);
     address.sin6_family = AF_INET6;
-    for (size_t i = 0; i < 16; ++i) address.sin6_addr.s6_addr[i] = hex_byte(line.substr(at + 1 + 2 * i, 2));
+    for (size_t i = 0; i < 16; ++i) address.sin6_addr.s6_addr[i] = hex_byte(line.substr(2 * i, 2));
     visit(group);
   }
 }
 
+// All of it: a host with many interfaces or groups has a long one. Not there, for example without IPv6: empty. No data:
+// the arena is full.
 std::string_view read_list(Arena& arena, const char* path) {
-  auto* text = static_cast<char*>(arena.allocate(kText, 1));
-  const long n = text == nullptr ? 0 : read_small_file(path, text, kText);
-  return {text, n > 0 ? static_cast<size_t>(n) : 0};
+  for (size_t size = 16 << 10;; size *= 4) {
+    auto* text = static_cast<char*>(arena.allocate(size, 1));
+    const long n = text == nullptr ? 0 : read_small_file(path, text, size);
+    if (n < static_cast<long>(size) - 1) return {text, n > 0 ? static_cast<size_t>(n) : 0};
+  }
 }
 
 }  // namespace
@@ -109,13 +115,9 @@ bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six) 
     list = read_list(arena, six ? "/proc/thread-self/net/igmp6" : "/proc/thread-self/net/igmp");
   bool all = true;
   const int level = six ? int{IPPROTO_IPV6} : int{IPPROTO_IP};
-  group_req last{};
   auto put = [&](const group_req& group) {
     bool of_all_senders = false;
-    // Of IPv4 the kernel does not look at the interface: once each.
-    if (!six && std::memcmp(&last.gr_group, &group.gr_group, sizeof(sockaddr_in)) == 0) return;
     if (!is_member(socket, level, group, of_all_senders)) return;
-    last = group;
     all = all && of_all_senders;
     put_group(look.options, level, group);
   };

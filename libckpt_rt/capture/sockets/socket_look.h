@@ -67,6 +67,27 @@ bool look_at_file(SocketState& s, uint32_t inode, Arena& arena);
 // Which error waits in a TCP socket that has ended, told from its counters: reading it would take it. Into flags and error of
 // `link`. False: an error waits, and it cannot be told which.
 bool look_at_ended(int socket, SocketLinkDetail& link);
+
+// A look at bytes (MSG_PEEK) moves the read offset of peeks that the program has set (SO_PEEK_OFF; of TCP since Linux
+// 6.9). While this lives there is none; then it is where it was.
+class PeekOffsetKept {
+ public:
+  explicit PeekOffsetKept(int socket) : socket_(socket) {
+    int length = sizeof(offset_);
+    const long r = sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &offset_, &length);
+    if (r != 0) offset_ = kNone;
+    if (offset_ != kNone) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, kNone);
+  }
+  PeekOffsetKept(const PeekOffsetKept&) = delete;
+  ~PeekOffsetKept() {
+    if (offset_ != kNone) set_socket_option(socket_, SOL_SOCKET, SO_PEEK_OFF, offset_);
+  }
+
+ private:
+  static constexpr int kNone = -1;
+  int socket_, offset_ = kNone;
+};
+
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);
 // The options of a TCP sender that let it hold bytes back: until there are more (TCP_CORK), or until the

@@ -256,7 +256,9 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
   long n = waiting > 0 ? peek(before >= 0 ? 0 : -1, static_cast<size_t>(waiting), bytes) : 0;
   bool ok = n >= 0 && (n == 0 || add(bytes, static_cast<uint64_t>(n), 0));
   if (ok && has_urgent) {
-    ok = add(static_cast<const std::byte*>(std::memcpy(arena_->allocate(1), &urgent, 1)), 1, kMessageUrgent);
+    auto* copy = static_cast<std::byte*>(arena_->allocate(1));
+    if (copy != nullptr) *copy = urgent;
+    ok = copy != nullptr && add(copy, 1, kMessageUrgent);
     std::byte* rest = nullptr;
     constexpr size_t kBehind = 8 << 20;
     const long m = ok ? peek(static_cast<int>(n), kBehind, rest) : 0;

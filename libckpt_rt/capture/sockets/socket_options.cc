@@ -130,7 +130,8 @@ void put_options(ByteWriter& out, int socket, std::span<const OptionName> names)
 
 // IP options, groups of netlink, filters: of any length. `unit`: what the kernel's length counts, in bytes.
 void put_long_option(ByteWriter& out, int socket, int level, int name, uint32_t unit) {
-  uint8_t value[4096];
+  constexpr size_t kLargest = 32 << 10;  // BPF_MAXINSNS of 8 bytes
+  uint8_t value[kLargest];
   uint32_t length = name == SO_ATTACH_FILTER && level == SOL_SOCKET ? 0 : sizeof(value);
   if (length == 0) {  // how many instructions there are is asked first
     const long r = sys::call(__NR_getsockopt, socket, level, name, 0L, &length);

@@ -21,7 +21,8 @@
 namespace ckpt {
 namespace {
 
-constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
+constexpr int kSoBufLock = 72;      // SO_BUF_LOCK, Linux 5.14
+constexpr int kMultipathTcp = 262;  // IPPROTO_MPTCP, Linux 5.6
 
 constexpr char kUnaccepted[] =
     "what was sent through it waits in a connection that is not accepted yet, where nobody can read it: ask "
@@ -31,6 +32,16 @@ constexpr char kCorked[] =
     "it holds a datagram that is not whole yet (UDP_CORK), and that nobody can read: ask again later";
 constexpr char kUrgentOfUnix[] =
     "an urgent byte (MSG_OOB) waits in it, whose place among the others nobody can see: ask again later";
+constexpr char kAbandonedOrFar[] =
+    "a connection waits in it to be accepted, of a client that has closed it, or that is on another host: "
+    "ask again "
+    "later";
+constexpr char kMultipath[] =
+    "it is a connection by multipath TCP (IPPROTO_MPTCP), which cannot be saved: close it, or start the "
+    "program "
+    "with plain TCP (a program in Go: GODEBUG=multipathtcp=0)";
+constexpr char kUnknownStream[] =
+    "it listens or is connected by a protocol that cannot be saved (SCTP, for example): close it first";
 constexpr char kAbandoned[] =
     "a connection waits in it to be accepted, and its client has closed it: what it has written can be read "
     "by "
@@ -150,7 +161,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
         unreceived != 0) {
       CKPT_TRY(forbid_for_now(kUnaccepted, d));
     }
-  } else if (is_internet(s) && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP) {
+  } else if (is_internet(s) && detail.type == SOCK_STREAM &&
+             (detail.protocol == IPPROTO_TCP || detail.protocol == kMultipathTcp)) {
     tcp_info info{};
     int length = sizeof(info);
     if (sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length))) return {};
@@ -161,12 +173,28 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       s.waiting = info.tcpi_unacked;
       sockaddr_storage at{};
       int size = sizeof(at);
-      if (s.waiting != 0 && sys::call(__NR_getsockname, socket, &at, &size) == 0 &&
-          look.diag.has_abandoned(endpoint_of(at).port))
-        CKPT_TRY(forbid_for_now(kAbandoned, d));
+      if (s.waiting != 0 && sys::call(__NR_getsockname, socket, &at, &size) == 0) {
+        const auto found = look.diag.look_at_unaccepted(endpoint_of(at).port);
+        // In a job over several hosts the client may be of the job.
+        if (found == SocketDiag::Unaccepted::kAbandoned ||
+            (found == SocketDiag::Unaccepted::kFar && drained_ != nullptr)) {
+          CKPT_TRY(forbid_for_now(drained_ != nullptr ? kAbandonedOrFar : kAbandoned, d));
+        } else if (found == SocketDiag::Unaccepted::kFar) {
+          CKPT_TRY(
+              note(1,
+                   "descriptor {} ({}): a connection of a client on another host waits in it to be accepted: "
+                   "after a restart it is reset",
+                   d.fd, d.path));
+        }
+      }
     } else {
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
+      // What such a listener has accepted is of plain TCP, unless both ends know the protocol.
+      if (s.connection && detail.protocol == kMultipathTcp) {
+        s.connection = false;
+        return note(2, "descriptor {} ({}): {}", d.fd, d.path, kMultipath);
+      }
       if ((s.ready & POLLERR) != 0) s.link.flags |= kLinkError;
       if (s.connection && info.tcpi_state == TCP_CLOSE && !look_at_ended(socket, s.link))
         CKPT_TRY(note(1, kUnknownError, d.fd, d.path));
@@ -183,6 +211,13 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       CKPT_TRY(forbid_for_now(kCorked, d));
   } else if (is_internet(s) || detail.domain == AF_NETLINK || detail.domain == AF_PACKET) {
     d.kind = OpenFileKind::kSocket;
+    sockaddr_storage other{};
+    int size = sizeof(other);
+    if (is_internet(s) && (detail.type == SOCK_STREAM || detail.type == SOCK_SEQPACKET) &&
+        (socket_option(socket, SOL_SOCKET, SO_ACCEPTCONN) != 0 ||
+         sys::call(__NR_getpeername, socket, &other, &size) == 0)) {
+      CKPT_TRY(note(2, "descriptor {} ({}): {}", d.fd, d.path, kUnknownStream));
+    }
     CKPT_TRY(name_waiting(s));
   } else {
     return {};

@@ -26,7 +26,7 @@ struct SystemVState {
 
 // Errors: no memory for the lists.
 Result<SystemVState> capture_system_v(Arena& arena);
-// One that the program uses, without its contents, or none: going back in place wants to know no more.
+// One object that the program uses, without its contents; empty: there is none. Going back in place asks for no more.
 std::span<const CapturedSystemV> first_system_v(Arena& arena);
 
 }  // namespace ckpt

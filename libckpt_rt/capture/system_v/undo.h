@@ -24,7 +24,7 @@ struct Debt {
   int32_t id = -1;  // of the set
   uint16_t number = 0;
   int32_t value = 0;    // what the kernel will add to the semaphore
-  int64_t since_s = 0;  // CLOCK_REALTIME, when it became other than 0
+  int64_t since_s = 0;  // CLOCK_REALTIME: when it became other than 0, or was settled or owed again
 };
 
 // Does one of the operations ask for it? Addresses that no program can have are left to the kernel.
@@ -43,7 +43,7 @@ long semctl_that_forgives(int id, int number, int command, long argument);
 
 // The debts of process `pid`. One with the value 0 was paid, unless it may be forgiven.
 std::span<const Debt> debts(int pid);
-// There are more than fit the list.
+// There are more than fit the list, or some were made by calls that are not reckoned.
 bool are_debts_unknown(int pid);
 // Was the set changed at `changed_s`, which is its time of last change, since this process had the debt? If another
 // process has set values then, the list does not know what is left of the debt: the kernel does (kernel_undo.h).

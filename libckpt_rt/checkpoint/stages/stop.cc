@@ -128,6 +128,12 @@ Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_
   auto* text = static_cast<char*>(arena.allocate(kText));
   if (text == nullptr) return no_memory("the text on timers");
   const long n = parts_.capture.texts.read(ProcessTexts::kTimers, 0, false, text, kText);
+  if (n < 0 && has_some_timer()) {
+    parts_.space.note(2,
+                      "the program has a POSIX timer (timer_create), and this kernel does not list them in "
+                      "/proc/PID/timers "
+                      "(CONFIG_CHECKPOINT_RESTORE): after a restart it would have none");
+  }
   CKPT_TRY(list_timers({text, n > 0 ? static_cast<size_t>(n) : 0}, timers));
   read_timers(timers);
   note_left(timers, *before);

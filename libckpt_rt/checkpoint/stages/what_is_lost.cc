@@ -130,37 +130,26 @@ void note_other_clocks(Workspace& space) {
       "the whole job; start the first process of the job in that namespace");
 }
 
-// Users and groups of a thread, as the kernel shows them.
-struct Credentials {
-  char text[3][600] = {};
-  bool read(int tid) {
-    char path[64], status[4096];
-    *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/task/{}/status", this_process.pid, tid).out = '\0';
-    const long n = read_small_file(path, status, sizeof(status));
-    if (n <= 0) return false;
-    const std::string_view all(status, static_cast<size_t>(n));
-    constexpr std::string_view kLines[] = {"\nUid:", "\nGid:", "\nGroups:"};
-    for (size_t i = 0; i < std::size(kLines); ++i) {
-      const std::string_view line = line_of(all, kLines[i]);
-      line.copy(text[i], sizeof(text[i]) - 1);
-    }
-    return true;
-  }
-  bool operator==(const Credentials& other) const { return std::memcmp(text, other.text, sizeof(text)) == 0; }
-};
+// Tells apart users and groups of threads. 0: not known.
+uint64_t credentials_of(int tid) {
+  constexpr std::string_view kLines[] = {"Uid:", "Gid:", "Groups:"};
+  char path[64];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/task/{}/status", this_process.pid, tid).out = '\0';
+  return digest_status(path, kLines);
+}
 
 // What threads of a process have in common but for those that have called setfsuid(2), setresuid(2) past libc, or
 // unshare(2) for themselves.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
-  Credentials of_first;
-  const bool known = of_first.read(this_process.pid);
+  const uint64_t of_first = credentials_of(this_process.pid);
   int other_user = 0, other_directory = 0;
   for (const StoppedThread& t : threads) {
     if (t.record.tid == this_process.pid) continue;
     if (other_directory == 0 && sys::call(__NR_kcmp, this_process.pid, t.record.tid, KCMP_FS, 0L, 0L) > 0)
       other_directory = t.record.tid;
-    Credentials own;
-    if (other_user == 0 && known && own.read(t.record.tid) && !(own == of_first)) other_user = t.record.tid;
+    if (other_user != 0 || of_first == 0) continue;
+    const uint64_t own = credentials_of(t.record.tid);
+    if (own != 0 && own != of_first) other_user = t.record.tid;
   }
   if (other_user != 0) {
     say(space,

@@ -135,13 +135,14 @@ int64_t processor_time_ns(int tid) {
 }
 
 bool read_signal_masks(int tid, SignalMasks& masks) {
-  char path[64], text[4096];
+  char path[64];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", tid).out = '\0';
-  if (read_small_file(path, text, sizeof(text)) <= 0) return false;
-  masks.thread = hex_after(text, "SigPnd:");
-  masks.process = hex_after(text, "ShdPnd:");
-  masks.blocked = hex_after(text, "SigBlk:");
-  return true;
+  StatusField fields[] = {{"SigPnd:", 16}, {"ShdPnd:", 16}, {"SigBlk:", 16}};
+  if (!read_status(path, fields)) return false;
+  masks.thread = fields[0].value;
+  masks.process = fields[1].value;
+  masks.blocked = fields[2].value;
+  return fields[2].found;
 }
 
 bool list_waiting(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& waiting) {

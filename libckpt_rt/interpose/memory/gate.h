@@ -5,9 +5,9 @@
 //
 // Owner:     interposition. In the library's own data: in a restarted process the threads that were inside
 //            still are.
-// Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, remap_file_pages,
-//            shmdt, mmap with MAP_FIXED and shmat with SHM_REMAP; while memory is registered, also around
-//            madvise and process_madvise that drop pages.
+// Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, pkey_mprotect,
+//            remap_file_pages, shmdt, mmap with MAP_FIXED and shmat with SHM_REMAP; while memory is registered,
+//            also around madvise and process_madvise that drop pages.
 //            MappingsHeld: the agent. MappingsBarred: the thread that serves faults.
 // Never:     waits for ever: a thread that left a wrapper by siglongjmp, or a signal handler that unmaps
 //            memory in the middle of one, must not block the program. After kPatienceNs the agent goes on

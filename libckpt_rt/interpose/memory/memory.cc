@@ -97,12 +97,30 @@ long mmap(void* start, size_t length, int protection, int flags, int fd, long of
   return r;
 }
 
+namespace {
+
+long madvise_told(void* start, size_t length, int advice) {
+  auto tell = [=] {
+    if (drops_pages(advice)) hooks::before_release(at(start), length);
+  };
+  std::optional<MappingChange> change;
+  if (drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0) change.emplace();
+  return run_releasing_call(tell, __NR_madvise, word(start), word(length), advice);
+}
+
+}  // namespace
+
 long madvise(void* start, size_t length, int advice) {
   memory_advice::note(Addr::of(start), length, advice);
   if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
     // After MADV_FREE the kernel may take the pages at any later time: their protection goes with them, and
-    // no event says so. MADV_DONTNEED is a lawful MADV_FREE.
-    if (advice == MADV_FREE) advice = MADV_DONTNEED;
+    // no event says so. So they are taken at once, which is lawful; but not those of a file, for which the kernel
+    // refuses MADV_FREE, and would drop what the program has written. (ENOMEM: the range has holes.)
+    if (advice == MADV_FREE) {
+      const long r = madvise_told(start, length, MADV_FREE);
+      if (sys::failed(r) && r != -ENOMEM) return r;
+      advice = MADV_DONTNEED;
+    }
     if (advice == MADV_DONTNEED && is_below_own_stack(at(start) + length)) {
       void* cleared_at_exit = nullptr;
       sys::call(__NR_prctl, long{PR_GET_TID_ADDRESS}, &cleared_at_exit, 0L, 0L, 0L);
@@ -110,12 +128,7 @@ long madvise(void* start, size_t length, int advice) {
     }
     if (advice == kMadvGuardInstall || advice == kMadvGuardInstall + 1) hooks::forget(at(start), length);
   }
-  auto tell = [=] {
-    if (drops_pages(advice)) hooks::before_release(at(start), length);
-  };
-  std::optional<MappingChange> change;
-  if (drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0) change.emplace();
-  return run_releasing_call(tell, __NR_madvise, word(start), word(length), advice);
+  return madvise_told(start, length, advice);
 }
 
 long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsigned flags) {
