@@ -47,11 +47,14 @@ class Refused(Job):
         os.kill(cat, signal.SIGCONT)
         self.now(child.pid)
 
-    def test_streaming(self):
-        child, _ = self.with_cat(options=["--to", "cat >/dev/null"])
-        done = self.run_ckpt("now", child.pid)
-        self.assertEqual(done.returncode, 78, done.stderr)
-        self.assertIn("--only", done.stderr)
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/usr/bin/setpriv"), "needs root and setpriv")
+    def test_a_stream_of_several_users(self):
+        """It would not tell whose word an image is."""
+        child = self.start("bash", "-c", "setpriv --reuid 65534 cat /dev/zero > /dev/null & echo up; wait; :", ready="up",
+                           options=["--to", "cat >/dev/null"])
+        self.settle(child.pid, 2)
+        wait_for("cat", lambda: name_of(tree(child.pid)[1]) == "cat")
+        self.refuse(child.pid, 78, tree(child.pid)[1], "of another user", "CKPT_TO")
 
 
 class Stopped(Job):

@@ -297,11 +297,7 @@ class Agent {
       words.push_back("--");
       for (const auto& w : j["program"]) words.push_back(w);
     }
-    for (const auto& [name, value] : j["settings"].items())
-      setenv(name.c_str(), value.get<std::string>().c_str(), 1);
-    setenv("CKPT_DIR", images_.c_str(), 1);
-    setenv("CKPT_JOB", job_.c_str(), 1);
-    setenv("CKPT_HOSTS", (job_ + ":" + task_.value("host", "")).c_str(), 1);
+    set_environment(j["settings"], images_, job_, task_.value("host", ""));
     set_launchers(on);
     if (!spawn(words, on_socket_.get()))
       return failure(ExitCode::kSystem, self, "no process for it", "see ulimit -u");

@@ -43,6 +43,15 @@ std::string own_directory() {
   return text.substr(0, text.rfind('/'));
 }
 
+void set_environment(const Json& settings, const std::string& images, const std::string& job,
+                     const std::string& host) {
+  for (const auto& [name, value] : settings.items())
+    setenv(name.c_str(), value.get<std::string>().c_str(), 1);
+  setenv("CKPT_DIR", images.c_str(), 1);
+  setenv("CKPT_JOB", job.c_str(), 1);
+  setenv("CKPT_HOSTS", (job + ":" + host).c_str(), 1);
+}
+
 void set_launchers(const std::string& on) {
   setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
   setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job

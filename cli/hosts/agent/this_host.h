@@ -15,6 +15,9 @@ namespace ckpt::cli {
 Json files_of_host();
 // The directory of this program, and of those that belong to it.
 std::string own_directory();
+// Of the processes of the job here.
+void set_environment(const Json& settings, const std::string& images, const std::string& job,
+                     const std::string& host);
 // Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on.
 void set_launchers(const std::string& on);
 // Leads a group of its own; has the descriptor `keep`. -1: no process.
