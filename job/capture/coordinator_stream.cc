@@ -7,14 +7,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-
 #include "base/named_points.h"
 #include "job/capture/coordinator.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
-#include "libckpt_rt/checkpoint/image_history.h"
-#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -103,10 +99,8 @@ Result<void> Coordinator::commit_to_stream() {
 
 Error Coordinator::explain(const Error& error) {
   if (!place.streamed || !command_.is_launched() || error.code != ExitCode::kIo) return error;
-  // Why, only the command can tell.
-  if (error.sys_errno == EPIPE) return command_.explain(error);
-  if (error.sys_errno != ECANCELED) return error;
-  if (const Result<void> heard = still_on(); !heard.ok()) return heard.error();
+  if (error.sys_errno != ECANCELED) return command_.explain(error);  // of EPIPE only the command can tell why
+  if (const Result<void> heard = still_on(); !heard.ok()) return command_.explain(heard.error());
   again = true;
   return make_error(ExitCode::kInternal, 0,
                     "a process of the job does not go on with its part; it is taken again");
