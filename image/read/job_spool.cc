@@ -213,9 +213,9 @@ Result<std::unique_ptr<JobSpool>> JobSpool::of(const std::string& argument) {
   const bool standard = argument == "-";
   const std::string name = standard ? kStandardInput : shown_path(argument.c_str()).text;
   if (standard) {
-    auto peeked = peek_standard_input(sizeof(kJobStreamMagic));
-    if (!peeked.ok()) return peeked.error();
-    first = *peeked;
+    auto begins = peek_standard_input(sizeof(kJobStreamMagic));
+    if (!begins.ok()) return begins.error();
+    first = *begins;
   } else {
     struct stat st;
     file.reset(open(argument.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
