@@ -21,7 +21,7 @@ OK, USAGE, DAMAGED, IO = 0, 64, 65, 74
 
 # Three processes, a pipe between them with bytes in it, and memory that each checks.
 PROGRAM = r"""
-import os, random, sys, time, zlib
+import array, fcntl, os, random, termios, time, zlib
 def memory(seed):
     return bytearray(b''.join(random.Random(seed * 1000 + i).randbytes(4096) for i in range(512)))
 read, write = os.pipe()
@@ -36,7 +36,10 @@ for seed in (1, 2):
         os._exit(seed)
     children.append(pid)
 mine = memory(3)
-time.sleep(0.3)
+waiting = array.array('i', [0])
+while waiting[0] < len('early 1;early 2;'):
+    fcntl.ioctl(read, termios.FIONREAD, waiting)
+    time.sleep(0.005)
 open('before', 'w').close()
 while not os.path.exists('go'): time.sleep(0.005)
 codes = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
