@@ -119,6 +119,15 @@ class ArenaVector {
     size_ += n;
     return true;
   }
+  // `n` values in the place of those from `first` to before `last`. They are not its own.
+  [[nodiscard]] bool replace(size_t first, size_t last, const T* values, size_t n) {
+    const size_t behind = size_ - last;
+    if (!reserve(first + n + behind)) return false;
+    if (behind > 0) std::memmove(static_cast<void*>(data_ + first + n), data_ + last, behind * sizeof(T));
+    if (n > 0) std::memcpy(static_cast<void*>(data_ + first), values, n * sizeof(T));
+    size_ = first + n + behind;
+    return true;
+  }
   void clear() { size_ = 0; }
   void truncate(size_t n) {
     if (n < size_) size_ = n;

@@ -210,6 +210,7 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
 
 Result<void> Attempt::get_ready(const OtherThreads& others) {
   CKPT_TRY(capture.map.read_ahead(space.own()));
+  capture.map.keep_flags_of(capture.map_before);
   capture.texts.open();
   capture.others = others;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));

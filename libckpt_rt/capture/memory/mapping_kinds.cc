@@ -86,10 +86,11 @@ bool MemoryMap::take_other_name(Mapping& m) {
   if (known->path == nullptr) return false;
   m.path = known->path;
   m.path_len = known->path_len;
-  return m.other_name = true;
+  return m.other_name = has_other_names_ = true;
 }
 
 void MemoryMap::check_other_names() {
+  if (!has_other_names_) return;
   for (Mapping& m : mappings_) {
     if (m.other_name && !is_name_of(m.path, m.device, m.inode)) be_nameless(m);
   }

@@ -206,11 +206,13 @@ Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const OtherTh
   entries_left_ = kMostEntriesStopped;
   auto text = text_.read_again(others, &fits);
   if (!text.ok()) return text.error();
-  if (!fits) return read(own);
   // What a line is made into depends on these as well.
   const bool comparable =
       own.size() == own_count_ && had_forked_ == hooks::has_forked.load(std::memory_order_relaxed);
-  return comparable ? take_changes(*text, own) : take_text(*text, own);
+  if (fits && comparable) return take_changes(*text, own);
+  CKPT_TRY(fits ? take_text(*text, own) : read(own));
+  if (flags_of_ != nullptr) copy_flags_from(*flags_of_);
+  return {};
 }
 
 Result<void> MemoryMap::take_changes(std::string_view text, std::span<const AddrRange> own) {
@@ -220,7 +222,11 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
   std::string_view gone = earlier.substr(change.start, change.before_end - change.start);
   std::string_view added = text.substr(change.start, change.after_end - change.start);
   // [vdso] and [vvar] stand for more than a mapping.
-  if (gone.find("[v") != gone.npos || added.find("[v") != added.npos) return take_text(text, own);
+  if (gone.find("[v") != gone.npos || added.find("[v") != added.npos) {
+    CKPT_TRY(take_text(text, own));
+    if (flags_of_ != nullptr) copy_flags_from(*flags_of_);
+    return {};
+  }
 
   // What a line was made into lies where the line says, and both are in address order.
   auto index_of_line = [&](size_t at) {
@@ -232,12 +238,14 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
                                mappings_.begin());
   };
   const size_t first = index_of_line(change.start), last = index_of_line(change.before_end);
-  const ArenaVector<Mapping> before = mappings_;
+  // add_line() appends to mappings_: for these lines that is a list of their own.
+  ArenaVector<Mapping> all = mappings_;
   mappings_ = ArenaVector<Mapping>(*arena_);
-  if (!mappings_.reserve(before.size() + 64) || !mappings_.append(before.data(), first)) return no_memory();
   size_t whole;
   CKPT_TRY(for_each_line(added, &whole, [&](std::string_view line) { return add_line(line, own); }));
-  if (!mappings_.append(before.data() + last, before.size() - last)) return no_memory();
+  if (flags_of_ != nullptr) copy_flags_from(*flags_of_);
+  if (!all.replace(first, last, mappings_.data(), mappings_.size())) return no_memory();
+  mappings_ = all;
   // An object that is mapped once now and was mapped twice stays as it was: to copy it in the pause is never
   // wrong.
   return find_shared_twice();
@@ -309,7 +317,8 @@ bool MemoryMap::has_pinned_pages() const {
 }
 
 void MemoryMap::copy_flags_from(const MemoryMap& earlier) {
-  size_t j = 0;
+  if (mappings_.empty()) return;
+  size_t j = mapping_at(earlier.mappings(), mappings_[0].range.start);
   for (Mapping& m : mappings_) {
     while (j < earlier.mappings_.size() && earlier.mappings_[j].range.end <= m.range.start) ++j;
     if (j == earlier.mappings_.size()) return;
@@ -319,6 +328,11 @@ void MemoryMap::copy_flags_from(const MemoryMap& earlier) {
       m.page_size = e.page_size;
     }
   }
+}
+
+void MemoryMap::keep_flags_of(const MemoryMap& earlier) {
+  flags_of_ = &earlier;
+  copy_flags_from(earlier);
 }
 
 size_t mapping_at(std::span<const Mapping> map, Addr a) {

@@ -72,6 +72,8 @@ class MemoryMap {
   // pages that they hold without a fault, at any time.
   bool has_pinned_pages() const;
   void copy_flags_from(const MemoryMap& earlier);
+  // The same of what read_ahead() has read, and of what read_again() reads. `earlier` must stay.
+  void keep_flags_of(const MemoryMap& earlier);
   // Of files whose first name was removed, another name is found while the program runs. In the stop: those
   // that have lost that one too are files without a name.
   void check_other_names();
@@ -104,6 +106,7 @@ class MemoryMap {
   MapsText text_;
   size_t own_count_ = 0;
   bool had_forked_ = false;
+  const MemoryMap* flags_of_ = nullptr;
   // What a search for the name of a file has found, or that there is none (path nullptr): a mapping may be
   // looked at again in the stop, because those around it have changed.
   struct OtherName {
@@ -116,7 +119,7 @@ class MemoryMap {
   // /dev/shm, where semaphores lose the name that they were mapped by when they are made (sem_open(3)).
   static constexpr uint32_t kMostSearches = 16, kMostEntries = 1'000'000, kMostEntriesStopped = 20'000;
   uint32_t searches_left_ = kMostSearches, entries_left_ = kMostEntries;
-  bool standing_ = false, unknown_name_ = false, track_of_job_ = false;
+  bool standing_ = false, unknown_name_ = false, track_of_job_ = false, has_other_names_ = false;
   uint64_t own_files_left_ = 64 << 20;  // bytes that the stop copies of files that the program has made
 };
 

@@ -168,7 +168,6 @@ Result<void> Stop::look(Watch& watch) {
   CKPT_TRY(capture.descriptors.begin_sampling(tid, sharers));
 
   CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
-  capture.map.copy_flags_from(capture.map_before);
   capture.map.check_other_names();
   if (capture.map.has_unknown_name()) {
     return make_error(
