@@ -256,9 +256,10 @@ Coordinator::~Coordinator() {
   for (Member& m : members_) {
     if (m.socket < 0) continue;
     Message message;
-    // A stopped member that nobody traces any more says nothing until it is continued.
+    // A stopped member that nobody traces any more says nothing until it is continued. One that is traced is waited
+    // for in any case: its agent may sleep on its way to the end, and would be stopped there when it is let go.
     const bool may_answer = !m.seized || !stopped_.is_gone();
-    while (!done_ && may_answer &&
+    while ((!done_ || m.seized) && may_answer &&
            receive_message(m.socket, deadline, arena_, message) == Received::kMessage) {
     }
     sys::call(__NR_close, m.socket);
