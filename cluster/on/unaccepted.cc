@@ -66,6 +66,19 @@ uint16_t placeholder_port(const sockaddr_storage& peer) {
              : uint16_t{0};
 }
 
+bool is_known(int peer, ucred& who) {
+  socklen_t size = sizeof(who);
+  return getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0;
+}
+
+bool is_our_user(const ucred& who) { return who.uid == geteuid() || who.uid == 0; }
+
+// A process of the job may have become another user's.
+bool may_ask(int peer) {
+  ucred who{};
+  return is_known(peer, who) && (is_our_user(who) || is_below_us(who.pid));
+}
+
 void on_alarm(int) {}
 
 // Ends an accept(2) that waits because the program has accepted the connection first. The alarm repeats, since the first
@@ -127,7 +140,7 @@ void Unaccepted::serve(const std::vector<pollfd>& polls) {
   if (is_ready(listener_.get())) {
     ScopedFd peer(
         static_cast<int>(sys::call(__NR_accept4, listener_.get(), 0L, 0L, static_cast<long>(SOCK_CLOEXEC))));
-    if (peer.valid()) askers_.push_back(std::move(peer));
+    if (peer.valid() && may_ask(peer.get())) askers_.push_back(std::move(peer));
   }
 }
 
@@ -136,10 +149,8 @@ void Unaccepted::answer(int asker) {
   const ssize_t n = recv(asker, &question, sizeof(question), MSG_DONTWAIT);
   if (n == sizeof(question)) {
     ucred who{};
-    socklen_t size = sizeof(who);
-    const bool known = getsockopt(asker, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0;
-    if (known && question.what == UnacceptedQuestion::What::kTakeAll &&
-        (who.uid == geteuid() || who.uid == 0)) {
+    const bool known = is_known(asker, who);
+    if (known && question.what == UnacceptedQuestion::What::kTakeAll && is_our_user(who)) {
       take_all();
       UnacceptedAnswer all{};
       all.how = UnacceptedAnswer::How::kTaken;
