@@ -110,6 +110,8 @@ std::string find_hosts_manifest(const std::string& path);
 uint64_t last_hosts_checkpoint(const std::string& directory);
 std::vector<std::string> hosts_manifests_in(const std::string& directory);  // paths, by their numbers
 std::string hosts_manifest_path(const std::string& directory, const HostsManifest& manifest);
+// The newest of this job in a directory, which may have those of others as well. "": none.
+std::string newest_hosts_manifest(const std::string& directory, const std::string& job);
 // The checkpoints, by id, oldest first, whose parts are needed with its own.
 std::vector<uint64_t> needed_by(const HostsManifest& manifest);
 std::string checksum_of_file(const std::string& path);  // XXH3, hexadecimal; "": cannot be read

@@ -34,7 +34,7 @@ class InPlace {
 
   // After an error the whole job is to be restarted: some of it may be gone by then.
   Result<void> run() {
-    const std::string path = find_hosts_manifest(directory_);
+    const std::string path = newest_hosts_manifest(directory_, job_);
     if (path.empty())
       return failure(ExitCode::kUnavailable, "the job", "has no checkpoint yet", "start it again");
     auto manifest = read_hosts_manifest(path);

@@ -122,7 +122,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
   Places places{run.hosts, run.spares};
   Watched end = watch_in_place(crew, job, *table, name, directory, run, places);
   crew.dismiss();
-  return go_on(directory, run, std::move(places), std::move(end));
+  return go_on(directory, job, run, std::move(places), std::move(end));
 }
 
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
@@ -139,8 +139,8 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   const std::string directory = directory_of(path);
   const bool on_disk = manifest->run.value("on_disk", false);
   Watched end = bring_back(path, run, places);
-  return go_on(on_disk && directory.ends_with(kOnDisk) ? directory_of(directory) : directory, run,
-               std::move(places), std::move(end));
+  return go_on(on_disk && directory.ends_with(kOnDisk) ? directory_of(directory) : directory, manifest->job,
+               run, std::move(places), std::move(end));
 }
 
 Watched bring_back(const std::string& path, HostsRun run, Places& places, const std::function<void()>& runs) {
