@@ -269,7 +269,7 @@ class Agent {
     recovers_ = j["table"].contains("silence_ms");
     in_stop_ns_ = j["table"].value("stop_timeout_ns", in_stop_ns_) / 4 * 3;
     directory_ = j.value("directory", "");
-    const std::string cwd = j.value("cwd", "/");
+    const std::string cwd = bytes_in(j.value("cwd", Json("/")));
     if (chdir(cwd.c_str()) != 0 && chdir("/") != 0)
       return failure(ExitCode::kSystem, cwd, "cannot be entered", "make it");
     CKPT_TRY(make_host_directory(directory_));
@@ -295,7 +295,7 @@ class Agent {
     std::vector<std::string> words{self, "run", "--", on, "--serve", std::to_string(on_socket_.get())};
     if (j.contains("program")) {
       words.push_back("--");
-      for (const auto& w : j["program"]) words.push_back(w);
+      for (const auto& w : j["program"]) words.push_back(bytes_in(w));
     }
     set_environment(j["settings"], images_, job_, task_.value("host", ""));
     set_launchers(on);
@@ -487,7 +487,7 @@ class Agent {
 
 ExitCode run_agent() {
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGHUP, SIG_IGN);  // the end of the connection by which it was started: the head's word counts
+  ignore_hangup();  // the head's word counts
   Json task;
   if (isatty(STDIN_FILENO) || !read_line(STDIN_FILENO, task, 10'000))
     return report(failure(ExitCode::kUsage, "agent",

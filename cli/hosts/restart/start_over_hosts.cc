@@ -106,7 +106,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
     Json start{{"say", "start"},
                {"job", job},
                {"directory", directory + "/" + crew.hosts()[i].name},
-               {"cwd", working_directory()},
+               {"cwd", json_of_bytes(working_directory())},
                {"table", *table},
                {"settings", run.settings}};
     if (!run.keeper.empty()) {
@@ -114,7 +114,8 @@ ExitCode run_over_hosts(const HostsRun& run) {
       start["keeper"] = fmt::format("{}-{}", run.keeper, i + 1);
       start["keeper_bytes"] = run.keeper_bytes;
     }
-    if (i == 0) start["program"] = run.program;
+    for (size_t w = 0; i == 0 && w < run.program.size(); ++w)
+      start["program"].push_back(json_of_bytes(run.program[w]));
     crew.tell(static_cast<int>(i), start);
   }
   auto started = crew.expect_all("started", 10'000'000'000);
