@@ -91,6 +91,22 @@ class Run(OverHosts):
         self.assertEqual(job.wait(60), 0, self.said())
         self.assertEqual(self.said(), f"{self.dir}/key fork\n" * 2)
 
+    def test_a_question_that_is_none(self):
+        """Perhaps of a ckpt of another version: it is answered, and the job goes on. Of the head, and through an agent."""
+        job = self.run_job("sleep", "100")
+        self.leads(job.pid)
+        with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
+            [head] = [line.split("@")[1].strip() for line in f if line.rstrip().endswith(f"@ckpt_rt.head.{job.pid}")]
+        ask = ("import socket, sys\nname, text = sys.argv[1:]\n"
+               "name = name or [l.split('@')[1].strip() for l in open('/proc/net/unix') if '@ckpt_rt.agent.' in l][0]\n"
+               "s = socket.socket(socket.AF_UNIX)\ns.settimeout(20)\ns.connect('\\0' + name)\ns.sendall(text.encode() + b'\\n')\nprint(s.recv(9999).decode())\n")
+        for where, name in ((("h2",), ""), ((), head)):
+            for text in ('{"leave_out": 1}', '{"move": {"from": []}}', '{"back": {"checkpoint": {}}}'):
+                words = (self.hosts.enter(*where) if where else []) + ["/usr/bin/python3", "-c", ask, name, text]
+                done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+                self.assertIn("does not understand", done.stdout, done.stderr + self.said())
+        self.assertIsNone(job.poll(), self.said())
+
     def test_asked_to_end_once(self):
         """A program may take the second request for impatience."""
         with open(self.dir + "/ends.py", "w", encoding="ascii") as f:
