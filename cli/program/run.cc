@@ -191,8 +191,8 @@ void take_settings_of_environment(SettingTexts& texts) {
 // The settings go to all hosts; the clock of checkpoints is the head's.
 ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts, const HostsOptions& o,
                           const std::string& memory, uint32_t disk_every) {
-  take_settings_of_environment(texts);
   if (!o.redundancy.empty()) texts.emplace("CKPT_TO", kKeeperScheme);
+  take_settings_of_environment(texts);
   auto settings = parse_settings(lookup_setting, &texts);
   if (!settings.ok()) return report(settings.error());
   if (settings->to[0] != '\0')
