@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/descriptor_message.h"
 #include "base/protocol/unaccepted_protocol.h"
 #include "base/sys.h"
 #include "cluster/on/waiting.h"
@@ -182,26 +183,15 @@ void Unaccepted::give(int asker, uint16_t port) {
   UnacceptedAnswer answer{};
   answer.how = UnacceptedAnswer::How::kNone;
   Held* held = find(port);
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec part{&answer, sizeof(answer)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
+  int connection = -1;
   if (held != nullptr) held->given_to = asker;
   if (held != nullptr && held->connection.valid()) {
     answer.how = UnacceptedAnswer::How::kConnection;
     answer.address = held->peer;
     answer.address_length = held->peer_length;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = held->connection.get();
-    std::memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+    connection = held->connection.get();
   }
-  (void)!sendmsg(asker, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)send_descriptor(asker, &answer, sizeof(answer), connection, MSG_DONTWAIT);
 }
 
 void Unaccepted::take_all() {
