@@ -105,6 +105,9 @@ class Run(OverHosts):
                 words = (self.hosts.enter(*where) if where else []) + ["/usr/bin/python3", "-c", ask, name, text]
                 done = subprocess.run(words, capture_output=True, text=True, timeout=60)
                 self.assertIn("does not understand", done.stdout, done.stderr + self.said())
+        # Cut short, it would name other processes.
+        long = subprocess.run([CKPT, "now", "--leave-out", "x," * 300, str(job.pid)], capture_output=True, text=True, timeout=60)
+        self.assertEqual((long.returncode, long.stderr), (64, "ckpt: --leave-out: is too long (name programs, or say all)\n"))
         self.assertIsNone(job.poll(), self.said())
 
     def test_asked_to_end_once(self):
