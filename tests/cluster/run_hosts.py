@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import unittest
 
@@ -90,6 +91,26 @@ class Run(OverHosts):
         job = self.run_job("sh", "-c", f"{look}; {ON} h2 '{look}'")
         self.assertEqual(job.wait(60), 0, self.said())
         self.assertEqual(self.said(), f"{self.dir}/key fork\n" * 2)
+
+    def test_asked_to_end_while_it_starts(self):
+        """A host does not answer, and the user does not wait for it."""
+        with open(os.open(self.dir + "/launch", os.O_CREAT | os.O_WRONLY, 0o700), "w", encoding="ascii") as f:
+            f.write("#!/bin/sh\ntouch called\nexec sleep 100\n")
+        self.launch = self.dir + "/launch"
+        job = self.run_job("true")
+        wait_for("the call", lambda: os.path.exists(self.dir + "/called"))
+        job.terminate()
+        self.assertEqual(job.wait(30), 143, self.said())
+        self.assertEqual(self.said(), "ckpt: given up, for signal 15 came\n")
+
+    def test_nohup(self):
+        """The job goes on when its caller's terminal is closed."""
+        self.head = ("nohup",)
+        job = self.run_job("sleep", "100")
+        self.leads(job.pid)
+        job.send_signal(signal.SIGHUP)
+        self.assertEqual(self.now(job.pid)["hosts"], 2)
+        self.assertIsNone(job.poll(), self.said())
 
     def test_a_question_that_is_none(self):
         """Perhaps of a ckpt of another version: it is answered, and the job goes on. Of the head, and through an agent."""

@@ -1,7 +1,6 @@
 #include "cli/hosts/restart/in_place.h"
 
 #include <fmt/ranges.h>
-#include <signal.h>
 
 #include <algorithm>
 
@@ -15,16 +14,6 @@
 namespace ckpt::cli {
 
 namespace {
-
-// That the user wants the job to end. Such signals are blocked, and read by watch_job().
-int signal_to_end() {
-  sigset_t pending;
-  sigpending(&pending);
-  for (const int s : {SIGINT, SIGTERM, SIGHUP}) {
-    if (sigismember(&pending, s) == 1) return s;
-  }
-  return 0;
-}
 
 class InPlace {
  public:

@@ -75,7 +75,12 @@ void block_signals() {
   signal(SIGPIPE, SIG_IGN);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
+  for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) {
+    // One that the caller wants ignored (nohup) stays so: blocked, it would be kept, and read.
+    struct sigaction as_it_is {};
+    if (s != SIGUSR1 && sigaction(s, nullptr, &as_it_is) == 0 && as_it_is.sa_handler == SIG_IGN) continue;
+    sigaddset(&wanted, s);
+  }
   sigprocmask(SIG_BLOCK, &wanted, nullptr);
 }
 
@@ -156,7 +161,8 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   bool told_to_run = false;
   const auto failed = [&](const Error& error) {
     const ExitCode code = report(error);
-    return Watched{code, run.recover ? crew.find_gone() : std::vector<int>(), false, told_to_run};
+    const bool goes_on = run.recover && signal_to_end() == 0;
+    return Watched{code, goes_on ? crew.find_gone() : std::vector<int>(), false, told_to_run};
   };
   if (auto r = crew.assemble(); !r.ok()) return failed(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());
