@@ -110,7 +110,8 @@ std::vector<Case> cases_of(int hosts, bool quick, int64_t stop_timeout_ns) {
       {"once more", {}, true, true},
       {"one stands 300 ms late", {K::kSlow, victim, Step::kStanding, 300 * kMs}, true, true},
       {"one fails, prepared", {K::kFails, victim, Step::kPrepared, 0}, false, true},
-      {"one fails, durable", {K::kFails, victim, Step::kDurable, 0}, false, true}};
+      {"one fails, durable", {K::kFails, victim, Step::kDurable, 0}, false, true},
+      {"one says late that it failed", {K::kFailedBefore, victim, Step::kPrepared, 0}, true, true}};
   if (!quick)
     cases.push_back(
         {"one stands too late", {K::kSlow, victim, Step::kStanding, 4 * stop_timeout_ns}, false, true});

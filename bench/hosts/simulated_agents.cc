@@ -202,6 +202,10 @@ void SimulatedAgents::plan(int host, Step step) {
     case Trouble::Kind::kFails:
       events_.push({now_ns() + time_for(step), host, ++a.generation, Step::kNone});
       break;
+    case Trouble::Kind::kFailedBefore:
+      // That the checkpoint before this one failed here, it says late.
+      tell(a, {{"say", "failed"}, {"id", a.machine.id() - 1}, {"code", 70}, {"text", "the one before"}});
+      break;
     case Trouble::Kind::kDies:
       ++a.generation;
       go_on(a);

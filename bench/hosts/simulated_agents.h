@@ -17,7 +17,7 @@ namespace ckpt::bench {
 
 // What one host does in one checkpoint, on its way to `step`.
 struct Trouble {
-  enum class Kind { kNone, kSlow, kFails, kDies, kCutOff } kind = Kind::kNone;
+  enum class Kind { kNone, kSlow, kFails, kFailedBefore, kDies, kCutOff } kind = Kind::kNone;
   int host = -1;
   cluster::Step step = cluster::Step::kNone;
   int64_t slow_ns = 0;

@@ -152,6 +152,9 @@ std::optional<Result<ExitCode>> now_over_hosts(int pid, const NowOptions& o) {
 Result<ExitCode> now(const NowOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
+  // Cut short, it could name other processes.
+  if (o.leave_out.size() >= sizeof(LeaveOutList::text))
+    return failure(ExitCode::kUsage, "--leave-out", "is too long", "name programs, or say all");
   if (!o.only) {
     if (auto done = now_over_hosts(*pid, o)) return *done;
   }
@@ -167,8 +170,6 @@ Result<ExitCode> now(const NowOptions& o) {
   if (!target.ok()) return target.error();
   if (!o.only) target = leader_of(std::move(*target), limits);
   Progress progress(fmt::format("checkpoint of {}", target->name));
-  if (o.leave_out.size() >= sizeof(LeaveOutList::text))
-    return failure(ExitCode::kUsage, "--leave-out", "is too long", "name programs, or say all");
   const auto before = machine_time();
   auto answer =
       ask(*target, ControlOperation::kCheckpoint, limits,

@@ -175,10 +175,13 @@ class Receiver {
     const std::string path = directory_ + "/" + part, from = temporary(part);
     const std::string there = checksum_of_file(path + "/" + job::kManifestName);
     if (!there.empty() && there == checksum_of_file(from + "/" + job::kManifestName)) return {};
+    std::vector<std::string> directories{from};
     for (const auto& entry : fs::recursive_directory_iterator(from)) {
-      if (!entry.is_directory() || entry.is_symlink()) continue;
-      const ScopedFd in(open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (!in.valid() || fsync(in.get()) != 0) return cannot_write(entry.path());
+      if (entry.is_directory() && !entry.is_symlink()) directories.push_back(entry.path());
+    }
+    for (const std::string& directory : directories) {
+      const ScopedFd in(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (!in.valid() || fsync(in.get()) != 0) return cannot_write(directory);
     }
     if (rename(from.c_str(), path.c_str()) == 0) return {};
     return failure(ExitCode::kCannotCreate, path,

@@ -76,6 +76,9 @@ JobAnswers ask_job_over_hosts(int pid, const Json& question, Json& answer);
 // For a command that is meant for such jobs: the answer without what is for the link alone; nothing: kNoSuchJob. What the head
 // could not do, and that nobody answers, is an error. name: of the process, as the user gave it.
 Result<std::optional<Json>> answer_of_job_over_hosts(int pid, const std::string& name, const Json& question);
+// Any bytes, which need be no text, in a line of JSON, and back.
+Json json_of_bytes(const std::string& bytes);
+std::string bytes_in(const Json& json);
 // One JSON line. Reading is in time or not at all.
 bool write_line(int fd, const Json& line);
 bool read_line(int fd, Json& line, int timeout_ms);
@@ -107,6 +110,8 @@ Result<void> write_hosts_manifest(const std::string& directory, const HostsManif
 Result<HostsManifest> read_hosts_manifest(const std::string& path);
 // The newest in a directory, or the path itself if it is one. "": none.
 std::string find_hosts_manifest(const std::string& path);
+// The newest of this job in a directory, which may have those of others as well. "": none.
+std::string newest_hosts_manifest(const std::string& directory, const std::string& job);
 uint64_t last_hosts_checkpoint(const std::string& directory);
 std::vector<std::string> hosts_manifests_in(const std::string& directory);  // paths, by their numbers
 std::string hosts_manifest_path(const std::string& directory, const HostsManifest& manifest);

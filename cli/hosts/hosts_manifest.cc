@@ -210,4 +210,13 @@ std::string find_hosts_manifest(const std::string& path) {
   return names.empty() ? "" : path + "/" + names.back();
 }
 
+std::string newest_hosts_manifest(const std::string& directory, const std::string& job) {
+  const auto paths = hosts_manifests_in(directory);
+  for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
+    auto manifest = read_hosts_manifest(*path);
+    if (manifest.ok() && manifest->job == job) return *path;
+  }
+  return "";
+}
+
 }  // namespace ckpt::cli

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <set>
 
@@ -86,6 +87,29 @@ bool is_own_user(int connection) {
   socklen_t size = sizeof(who);
   return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 &&
          (who.uid == geteuid() || who.uid == 0);
+}
+
+Json json_of_bytes(const std::string& bytes) {
+  try {
+    (void)Json(bytes).dump();
+    return bytes;
+  } catch (const Json::type_error&) {  // no UTF-8
+    std::string hex;
+    for (const char c : bytes) hex += fmt::format("{:02x}", static_cast<uint8_t>(c));
+    return {{"hex", hex}};
+  }
+}
+
+std::string bytes_in(const Json& json) {
+  if (json.is_string()) return json.get<std::string>();
+  const std::string hex = json.is_object() ? json.value("hex", "") : "";
+  std::string bytes;
+  for (size_t at = 0; at + 2 <= hex.size(); at += 2) {
+    uint8_t byte = 0;
+    std::from_chars(hex.data() + at, hex.data() + at + 2, byte, 16);
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
 }
 
 bool write_line(int fd, const Json& line) {

@@ -19,13 +19,14 @@ DiskSaves::DiskSaves(Crew& crew, const std::string& directory, const std::string
       every_(run.disk_every),
       records_(directory_, job, kSavesKept, 0) {
   if (every_ == 0) return;
-  auto newest = read_hosts_manifest(find_hosts_manifest(directory));
-  if (!newest.ok() || newest->job != job) return;
+  auto newest = read_hosts_manifest(newest_hosts_manifest(directory, job));
+  if (!newest.ok()) return;
   const Json was = newest->run.value("saves", Json::object());
   since_ = was.value("since", 0u);
   begun_ = was.value("begun", uint64_t{0});
   // It was lost with a host: made up for by the next.
-  if (begun_ > last_hosts_checkpoint(directory_)) since_ = every_ - 1;
+  auto saved = read_hosts_manifest(newest_hosts_manifest(directory_, job));
+  if (!saved.ok() ? begun_ != 0 : begun_ > saved->id) since_ = every_ - 1;
 }
 
 Json DiskSaves::noted(uint64_t id) const {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/descriptor_message.h"
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
 
@@ -30,40 +31,17 @@ int new_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); }
 
 // One byte of errno, with the descriptor attached when it is 0.
 void send_socket(int channel, int error, int fd) {
-  char byte = static_cast<char>(error);
-  iovec io{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &io;
-  message.msg_iovlen = 1;
-  if (error == 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(head), &fd, sizeof(fd));
-  }
-  sendmsg(channel, &message, MSG_NOSIGNAL);
+  const char byte = static_cast<char>(error);
+  (void)send_descriptor(channel, &byte, 1, fd);
 }
 
 // The descriptor, or -errno.
 int receive_socket(int channel) {
   char byte = 0;
-  iovec io{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &io;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  ssize_t n = recvmsg(channel, &message, MSG_CMSG_CLOEXEC);
-  if (n != 1) return n < 0 ? -errno : -ECHILD;
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  if (byte != 0 || head == nullptr || head->cmsg_type != SCM_RIGHTS) return byte != 0 ? -byte : -EPROTO;
   int fd = -1;
-  memcpy(&fd, CMSG_DATA(head), sizeof(fd));
+  const long n = receive_descriptor(channel, &byte, 1, &fd);
+  if (n != 1) return n < 0 ? static_cast<int>(n) : -ECHILD;
+  if (fd < 0) return byte != 0 ? -byte : -EPROTO;
   return fd;
 }
 

@@ -174,10 +174,25 @@ Result<void> use_keepers(const Settings& settings, const std::string& redundancy
   return {};
 }
 
+// What starts the agents need not hand on this environment: ssh does not. So its settings go where those of options go.
+void take_settings_of_environment(SettingTexts& texts) {
+  const auto take = [&texts](const char* variable) {
+    const char* value = getenv(variable);
+    if (value != nullptr && *value != '\0') texts.emplace(variable, value);
+  };
+  for (const Setting& setting : setting_table()) {
+    if (std::string_view(setting.variable) != "CKPT_DISABLE") take(setting.variable);
+  }
+  take(kPlugins);
+  if (const auto key = texts.find("CKPT_KEY_FILE"); key != texts.end() && !key->second.empty())
+    key->second = absolute(key->second);
+}
+
 // The settings go to all hosts; the clock of checkpoints is the head's.
 ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts, const HostsOptions& o,
                           const std::string& memory, uint32_t disk_every) {
   if (!o.redundancy.empty()) texts.emplace("CKPT_TO", kKeeperScheme);
+  take_settings_of_environment(texts);
   auto settings = parse_settings(lookup_setting, &texts);
   if (!settings.ok()) return report(settings.error());
   if (settings->to[0] != '\0')

@@ -16,6 +16,7 @@
 
 #include <array>
 
+#include "base/descriptor_message.h"
 #include "cluster/keeper/memory_left.h"
 
 namespace ckpt::keeper {
@@ -68,38 +69,12 @@ struct Handed {
   bool huge;
 };
 
-void hand_over(int socket, int fd, Handed handed) {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  iovec part{&handed, sizeof(handed)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (fd >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(head), &fd, sizeof(fd));
-  }
-  sendmsg(socket, &message, MSG_NOSIGNAL);
-}
-
 int receive(int socket, bool* huge) {
   Handed handed{-EPROTO, false};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  iovec part{&handed, sizeof(handed)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(handed))) return -EPROTO;
-  const cmsghdr* head = CMSG_FIRSTHDR(&message);
-  if (head == nullptr || head->cmsg_type != SCM_RIGHTS) return handed.error != 0 ? handed.error : -EPROTO;
   int fd = -1;
-  memcpy(&fd, CMSG_DATA(head), sizeof(fd));
+  if (receive_descriptor(socket, &handed, sizeof(handed), &fd) != static_cast<long>(sizeof(handed)))
+    return -EPROTO;
+  if (fd < 0) return handed.error != 0 ? handed.error : -EPROTO;
   *huge = handed.huge;
   return fd;
 }
@@ -119,7 +94,7 @@ int make_in_user_namespace(uint64_t bound_bytes, bool* huge) {
       fd = make_file_system(bound_bytes, &handed.huge);
       if (fd < 0) handed.error = fd;
     }
-    hand_over(theirs.get(), fd, handed);
+    (void)send_descriptor(theirs.get(), &handed, sizeof(handed), fd);
     _exit(0);
   }
   theirs.reset();

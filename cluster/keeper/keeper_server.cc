@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
+#include "base/descriptor_message.h"
 
 namespace ckpt::keeper {
 
@@ -37,25 +37,10 @@ void answer(int client, const Memory& memory, const Facts& facts, bool with_dire
   a.used_bytes = use.used_bytes;
   a.touched_bytes = facts.touched_bytes;
   a.since_ns = facts.since_ns;
-  iovec part{&a, sizeof(a)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
   // An open file for each client: reading its entries moves no other client's place in it.
   const ScopedFd directory(
       with_directory ? openat(memory.images.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
-  if (directory.valid()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = directory.get();
-    memcpy(CMSG_DATA(head), &fd, sizeof(fd));
-  }
-  sendmsg(client, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)send_descriptor(client, &a, sizeof(a), directory.get(), MSG_DONTWAIT);
 }
 
 // True: it is to stop.

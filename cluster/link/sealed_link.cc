@@ -258,7 +258,13 @@ Result<ScopedFd> connect_to(const std::string& address, int port, int patience_m
   if (error == EINPROGRESS) {
     pollfd wait{fd.get(), POLLOUT, 0};
     socklen_t size = sizeof(error);
-    if (poll(&wait, 1, patience_ms) <= 0) {
+    const int64_t deadline_ns = now_ns() + int64_t{patience_ms} * 1'000'000;
+    int ready;
+    do {
+      const int64_t left_ns = std::max<int64_t>(deadline_ns - now_ns(), 0);
+      ready = poll(&wait, 1, static_cast<int>((left_ns + 999'999) / 1'000'000));
+    } while (ready < 0 && errno == EINTR);
+    if (ready <= 0) {
       error = ETIMEDOUT;
     } else {
       getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);

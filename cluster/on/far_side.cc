@@ -12,6 +12,7 @@
 
 #include "cluster/on/on.h"
 #include "cluster/on/unaccepted.h"
+#include "cluster/on/window.h"
 
 namespace ckpt::cluster {
 
@@ -59,10 +60,11 @@ bool start(const std::string& text, Command& c) {
 }
 
 // Sends what the pipe holds as one frame. False: the pipe has ended, or the link has.
-bool pass_on(SealedLink& link, int fd, char what) {
-  char bytes[64 << 10];
-  const ssize_t n = read(fd, bytes, sizeof(bytes));
+bool pass_on(SealedLink& link, SendWindow& window, int fd, char what) {
+  char bytes[kMostInFrame];
+  const ssize_t n = read(fd, bytes, window.room());
   if (n < 0) return errno == EINTR || errno == EAGAIN;
+  window.sent(static_cast<size_t>(n));
   return n > 0 && link.send(what + std::string(bytes, static_cast<size_t>(n)));
 }
 
@@ -78,7 +80,7 @@ int handle(ScopedFd socket, ScopedFd unknown) {
   SealedLink link = std::move(*met);
   link.allow_silence(table->silence_ms);
   std::vector<std::string> frames;
-  if (!link.receive(frames, true) || frames.empty() || frames[0].empty() || frames[0][0] != 'r') return 1;
+  if (!link.receive(frames, true) || frames.empty() || frames[0].empty() || frames[0][0] != 'c') return 1;
   Command command;
   if (!start(frames[0].substr(1), command)) {
     link.send("eckpt-on: no process for the command\n");
@@ -88,36 +90,51 @@ int handle(ScopedFd socket, ScopedFd unknown) {
   frames.erase(frames.begin());
   std::string input;  // received, not read by the command yet
   bool input_ends = false;
+  SendWindow outputs;
+  ReceiveWindow inputs;
   int status = 0;
   constexpr int kLookMs = 20;  // for the end of the command
   for (;;) {
     for (const std::string& f : frames) {
-      if (!f.empty() && f[0] == 'i') input.append(f, 1);
-      if (!f.empty() && f[0] == 'I') input_ends = true;
+      if (f.empty()) continue;
+      if (f[0] == 'i') {
+        input.append(f, 1);
+        inputs.took_frame();
+      }
+      if (f[0] == 'I') input_ends = true;
+      if (f[0] == 'O') command.out.reset();
+      if (f[0] == 'E') command.err.reset();
+      if (f[0] == 'w') outputs.heard(std::string_view(f).substr(1));
     }
     frames.clear();
     while (!input.empty() && command.in.valid()) {
       const ssize_t n = write(command.in.get(), input.data(), input.size());
       if (n > 0) {
         input.erase(0, static_cast<size_t>(n));
+        inputs.passed_on(static_cast<size_t>(n));
       } else {
         if (errno != EAGAIN && errno != EINTR) command.in.reset();
         if (errno != EINTR) break;
       }
     }
-    if (!command.in.valid()) input.clear();
+    if (!command.in.valid()) {
+      inputs.passed_on(input.size());
+      input.clear();
+    }
+    if (const std::string word = inputs.word(); !word.empty()) link.send(word);
     if (input.empty() && input_ends) command.in.reset();
     // It may read on when it has closed both, and who has called it is heard until it has ended.
     const bool silent = !command.out.valid() && !command.err.valid();
     if (silent && waitpid(command.pid, &status, WNOHANG) == command.pid) break;
-    constexpr size_t kMostWaiting = 1 << 20;
-    pollfd polls[4] = {{input.size() < kMostWaiting ? link.fd() : -1, POLLIN, 0},
-                       {command.out.valid() ? command.out.get() : -1, POLLIN, 0},
-                       {command.err.valid() ? command.err.get() : -1, POLLIN, 0},
+    const bool room = outputs.room() != 0;
+    pollfd polls[4] = {{link.fd(), POLLIN, 0},
+                       {room && command.out.valid() ? command.out.get() : -1, POLLIN, 0},
+                       {room && command.err.valid() ? command.err.get() : -1, POLLIN, 0},
                        {!input.empty() ? command.in.get() : -1, POLLOUT, 0}};
     if (poll(polls, 4, silent ? kLookMs : -1) < 0 && errno != EINTR) return 1;
-    if (polls[1].revents != 0 && !pass_on(link, command.out.get(), 'o')) command.out.reset();
-    if (polls[2].revents != 0 && !pass_on(link, command.err.get(), 'e')) command.err.reset();
+    if (polls[1].revents != 0 && !pass_on(link, outputs, command.out.get(), 'o')) command.out.reset();
+    if (polls[2].revents != 0 && outputs.room() != 0 && !pass_on(link, outputs, command.err.get(), 'e'))
+      command.err.reset();
     if (polls[0].revents != 0 && !link.receive(frames, false)) {
       kill(-command.pid, SIGHUP);  // the process that waits for the command is gone
       return 1;

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "cluster/on/on.h"
+#include "cluster/on/window.h"
 
 namespace ckpt::cluster {
 
@@ -36,16 +37,19 @@ int run_on(const std::string& host, const std::string& command) {
   auto link = SealedLink::connect(std::move(*socket), table->secret);
   if (!link.ok()) return say(link.error());
   link->allow_silence(table->silence_ms);
-  if (!link->send("r" + command)) return say(make_error(ExitCode::kIo, 0, "{}: went away", host));
+  if (!link->send("c" + command)) return say(make_error(ExitCode::kIo, 0, "{}: went away", host));
   std::vector<std::string> frames;
+  SendWindow inputs;
+  ReceiveWindow outputs;
   for (bool input = true;;) {
-    pollfd polls[2] = {{link->fd(), POLLIN, 0}, {input ? STDIN_FILENO : -1, POLLIN, 0}};
+    pollfd polls[2] = {{link->fd(), POLLIN, 0}, {input && inputs.room() != 0 ? STDIN_FILENO : -1, POLLIN, 0}};
     if (poll(polls, 2, -1) < 0 && errno != EINTR)
       return say(make_error(ExitCode::kSystem, errno, "poll fails"));
     if (polls[1].revents != 0) {
-      char bytes[64 << 10];
-      const ssize_t n = read(STDIN_FILENO, bytes, sizeof(bytes));
+      char bytes[kMostInFrame];
+      const ssize_t n = read(STDIN_FILENO, bytes, inputs.room());
       if (n > 0) {
+        inputs.sent(static_cast<size_t>(n));
         if (!link->send("i" + std::string(bytes, static_cast<size_t>(n)))) input = false;
       } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
         input = false;
@@ -58,10 +62,17 @@ int run_on(const std::string& host, const std::string& command) {
     for (const std::string& f : frames) {
       if (f.empty()) continue;
       const std::string_view bytes = std::string_view(f).substr(1);
-      if (f[0] == 'o') write_all(STDOUT_FILENO, bytes);
-      if (f[0] == 'e') write_all(STDERR_FILENO, bytes);
+      if (f[0] == 'o' || f[0] == 'e') {
+        const bool is_out = f[0] == 'o';
+        // The command is to notice it as it would here.
+        if (!write_all(is_out ? STDOUT_FILENO : STDERR_FILENO, bytes)) link->send(is_out ? "O" : "E");
+        outputs.took_frame();
+        outputs.passed_on(bytes.size());
+      }
+      if (f[0] == 'w') inputs.heard(bytes);
       if (f[0] == 'x') return atoi(f.c_str() + 1);
     }
+    if (const std::string word = outputs.word(); !word.empty()) link->send(word);
     if (!there)
       return say(make_error(ExitCode::kIo, 0, "{}: the connection is broken, and with it the command", host));
   }

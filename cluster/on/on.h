@@ -3,9 +3,11 @@
 //
 // Owner:     cluster/on. One thread a process.
 // Frames, after SealedLink's handshake, the first byte says what it is:
-//   'r' the command line, for sh -c; first frame         near to far
+//   'c' the command line, for sh -c; first frame         near to far
 //   'i' bytes for its standard input, 'I' its end        near to far
 //   'o' 'e' bytes of its standard output and error       far to near
+//   'O' 'E' nobody reads these any more                  near to far
+//   'w' so much was passed on, decimal (window.h)        both
 //   'x' exit status, decimal; last frame                 far to near
 #pragma once
 

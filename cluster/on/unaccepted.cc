@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/descriptor_message.h"
 #include "base/protocol/unaccepted_protocol.h"
 #include "base/sys.h"
 #include "cluster/on/waiting.h"
@@ -64,6 +65,19 @@ uint16_t placeholder_port(const sockaddr_storage& peer) {
   return address.s_addr == htonl(kPlaceholderAddress)
              ? ntohs(reinterpret_cast<const sockaddr_in&>(peer).sin_port)
              : uint16_t{0};
+}
+
+bool is_known(int peer, ucred& who) {
+  socklen_t size = sizeof(who);
+  return getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0;
+}
+
+bool is_our_user(const ucred& who) { return who.uid == geteuid() || who.uid == 0; }
+
+// A process of the job may have become another user's.
+bool may_ask(int peer) {
+  ucred who{};
+  return is_known(peer, who) && (is_our_user(who) || is_below_us(who.pid));
 }
 
 void on_alarm(int) {}
@@ -127,7 +141,7 @@ void Unaccepted::serve(const std::vector<pollfd>& polls) {
   if (is_ready(listener_.get())) {
     ScopedFd peer(
         static_cast<int>(sys::call(__NR_accept4, listener_.get(), 0L, 0L, static_cast<long>(SOCK_CLOEXEC))));
-    if (peer.valid()) askers_.push_back(std::move(peer));
+    if (peer.valid() && may_ask(peer.get())) askers_.push_back(std::move(peer));
   }
 }
 
@@ -136,10 +150,8 @@ void Unaccepted::answer(int asker) {
   const ssize_t n = recv(asker, &question, sizeof(question), MSG_DONTWAIT);
   if (n == sizeof(question)) {
     ucred who{};
-    socklen_t size = sizeof(who);
-    const bool known = getsockopt(asker, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0;
-    if (known && question.what == UnacceptedQuestion::What::kTakeAll &&
-        (who.uid == geteuid() || who.uid == 0)) {
+    const bool known = is_known(asker, who);
+    if (known && question.what == UnacceptedQuestion::What::kTakeAll && is_our_user(who)) {
       take_all();
       UnacceptedAnswer all{};
       all.how = UnacceptedAnswer::How::kTaken;
@@ -171,26 +183,15 @@ void Unaccepted::give(int asker, uint16_t port) {
   UnacceptedAnswer answer{};
   answer.how = UnacceptedAnswer::How::kNone;
   Held* held = find(port);
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec part{&answer, sizeof(answer)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
+  int connection = -1;
   if (held != nullptr) held->given_to = asker;
   if (held != nullptr && held->connection.valid()) {
     answer.how = UnacceptedAnswer::How::kConnection;
     answer.address = held->peer;
     answer.address_length = held->peer_length;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = held->connection.get();
-    std::memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+    connection = held->connection.get();
   }
-  (void)!sendmsg(asker, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)send_descriptor(asker, &answer, sizeof(answer), connection, MSG_DONTWAIT);
 }
 
 void Unaccepted::take_all() {

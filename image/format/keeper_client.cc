@@ -7,6 +7,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "base/descriptor_message.h"
 #include "base/sys.h"
 #include "base/preload_rules.h"
 
@@ -110,25 +111,11 @@ Result<KeeperAnswer> ask_once(std::string_view path, KeeperOperation operation, 
   hung_up = r == -EPIPE;
   if (r != static_cast<long>(sizeof(request))) return is_gone(path);
   KeeperAnswer answer;
-  iovec part{&answer, sizeof(answer)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  while ((r = sys::call(__NR_recvmsg, socket->get(), &message, long{MSG_CMSG_CLOEXEC})) == -EINTR) {
-  }
+  int fd = -1;
+  r = receive_descriptor(socket->get(), &answer, sizeof(answer), &fd);
+  ScopedFd received(fd);
   if (r == -EAGAIN) return silent(path);
   hung_up = r == 0 || r == -ECONNRESET;
-  const cmsghdr* head = r > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  ScopedFd received;
-  if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
-      head->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(head), sizeof(fd));
-    received.reset(fd);
-  }
   if (r != static_cast<long>(sizeof(answer)) || answer.magic != kKeeperMagic ||
       (directory != nullptr && !received.valid()))
     return is_gone(path);

@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include "base/clock.h"
+#include "base/descriptor_message.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -89,37 +90,11 @@ Error no_room_for_mail() {
 }
 
 bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec part{const_cast<void*>(bytes), length};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(head), &descriptor, sizeof(descriptor));
-  return sys::call(__NR_sendmsg, socket, &message, MSG_NOSIGNAL) == static_cast<long>(length);
+  return send_descriptor(socket, bytes, length, descriptor) == static_cast<long>(length);
 }
 
 bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec part{to, length};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  *descriptor = -1;
-  long n;
-  while ((n = sys::call(__NR_recvmsg, socket, &message, MSG_WAITALL | MSG_CMSG_CLOEXEC)) == -EINTR) {
-  }
-  const cmsghdr* head = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
-      head->cmsg_len == CMSG_LEN(sizeof(int)))
-    std::memcpy(descriptor, CMSG_DATA(head), sizeof(*descriptor));
+  const long n = receive_descriptor(socket, to, length, descriptor, MSG_WAITALL);
   return n == static_cast<long>(length) && *descriptor >= 0;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 
+#include "base/descriptor_message.h"
 #include "base/protocol/reconnect_protocol.h"
 #include "base/raii_fd.h"
 #include "job/identity/own_job.h"
@@ -82,24 +83,11 @@ long carry_out(const ReconnectOrder& order, ScopedFd socket) {
 }
 
 long take_order(int fd, ReconnectOrder& order, ScopedFd& socket) {
-  iovec part{&order, sizeof(order)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  long n;
-  while ((n = sys::call(__NR_recvmsg, fd, &message, MSG_CMSG_CLOEXEC)) == -EINTR) {
-  }
-  if (n < 0) return n;
-  if (n != sizeof(order)) return -EPIPE;
-  const cmsghdr* c = CMSG_FIRSTHDR(&message);
   int received = -1;
-  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-    std::memcpy(&received, CMSG_DATA(c), sizeof(received));
+  const long n = receive_descriptor(fd, &order, sizeof(order), &received);
   socket.reset(received);
-  return 0;
+  if (n < 0) return n;
+  return n == sizeof(order) ? 0 : -EPIPE;
 }
 
 // By a thread of the program: it has the program's descriptors, and the agent has its own.

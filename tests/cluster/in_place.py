@@ -118,6 +118,21 @@ class InPlace(ring.OnRing):
                 self.ends_well(job)
                 self.again()
 
+    def test_another_job_was_there(self):
+        """The directory has its checkpoint, which is the newest; this job has none yet."""
+        job = self.run_job("sh", "-c", "while [ ! -e end ]; do sleep 0.1; done; echo older")
+        self.leads(job.pid)
+        self.now(job.pid)
+        open(self.dir + "/end", "w").close()
+        self.assertEqual(job.wait(60), 0, self.said())
+        job = self.run_job("sleep", "1000", options=("--recover", "--spare", "h4"))
+        self.leads(job.pid)
+        [agent] = [p for p, w in self.hosts.processes("h2") if w.endswith("ckpt agent")]
+        self.hosts.run("h2", "kill", "-KILL", str(agent))
+        self.assertEqual(job.wait(60), 69, self.said())
+        self.assertIn("the job has no checkpoint yet to go on from", self.said())
+        self.assertNotIn("older", self.said())
+
     def test_the_spare_is_lost(self):
         job = self.begin()
         self.hosts.cut("h2")

@@ -1,5 +1,6 @@
 """ckpt migrate while the others stay: processes of the other hosts go on as they were, with new connections to those that went. Whoever dies
 at whichever step, no number is lost, and none comes twice."""
+import glob
 import json
 import os
 import subprocess
@@ -115,7 +116,7 @@ class MigrateInPlace(ring.OnRing):
             with self.subTest(point=point):
                 self.images = f"{self.dir}/{point}"
                 self.forget_listeners()
-                job, before = self.with_point(f"{point}@h3=kill")
+                job, before = self.with_point(f"{point}@h3=kill CKPT_LOG=1")
                 asked = self.asked(job.pid, "--from", "h2", "--to", "h4")
                 _, said = asked.communicate(timeout=120)
                 if decided:
@@ -125,6 +126,10 @@ class MigrateInPlace(ring.OnRing):
                     self.assertIn("the job goes on where it was", said)
                     self.assertEqual((self.at("h1"), self.at("h3")), before)
                 self.assertEqual((len(self.at("h2")), len(self.at("h4"))), (0, 1) if decided else (1, 0))
+                # Nobody went on with some of its connections: it stood until it was ended.
+                for log in glob.glob(f"{self.images}/h3/ckpt_rt.log"):
+                    with open(log, encoding="utf-8", errors="replace") as f:
+                        self.assertNotIn("could not be replaced", f.read())
                 self.limit(3000)
                 self.comes_to(3000)
                 self.once(1000, 2000, 3000)

@@ -41,6 +41,7 @@ class OverHosts(unittest.TestCase):
 
     launch = None  # how agents are started, if not as the hosts say
     head = ()  # words ahead of commands of the user
+    cwd = None  # of these commands, if not self.dir
 
     def make_hosts(self):
         self.hosts = made_hosts.Hosts(self.count, self.ids_apart)
@@ -67,7 +68,7 @@ class OverHosts(unittest.TestCase):
 
     def start(self, words, name="out"):
         # Pipes, as from ssh: a file would be opened again by its name after a restart.
-        p = subprocess.Popen([*self.head, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean(), cwd=self.dir)
+        p = subprocess.Popen([*self.head, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean(), cwd=self.cwd or self.dir)
         texts = self.texts[name] = [b"", b""]
 
         def read(which, stream):

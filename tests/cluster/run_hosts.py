@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import unittest
 
@@ -66,6 +67,111 @@ class Run(OverHosts):
         job = self.run_job("sh", "-c", f"hostname; {reads_on}; echo 3 | {ON} h2 'read n; hostname; echo to stderr >&2; exit $n'")
         self.assertEqual(job.wait(60), 3, self.said())
         self.assertEqual(self.said(), "h1\n3000000\nh2\nto stderr\n")
+
+    def test_the_program_is_started_as_it_was_called(self):
+        """Its arguments and its working directory have bytes that are no text, and it ignores no signal that its caller does not."""
+        odd = os.fsencode(self.dir) + b"/d\xe9"
+        os.mkdir(odd)
+        look = f"printf '%s %s ' \"$1\" \"$PWD\"; grep SigIgn /proc/self/status; {ON} h2 'grep SigIgn /proc/self/status'"
+        self.cwd = odd
+        job = self.run_job("sh", "-c", look, "sh", b"caf\xe9")
+        self.assertEqual(job.wait(60), 0, self.texts)
+        for reader in self.readers["out"]:
+            reader.join(10)
+        nothing = b"SigIgn:\t0000000000000000\n"
+        self.assertEqual(self.texts["out"][0], b"caf\xe9 " + odd + b" " + nothing + nothing)
+
+    def test_settings_in_the_environment(self):
+        """They hold on all hosts, whatever environment agents find there; paths are those of here."""
+        with open(os.open(self.dir + "/key", os.O_CREAT | os.O_WRONLY, 0o600), "wb") as f:
+            f.write(b"k" * 32)
+        self.head = ("env", "CKPT_KEY_FILE=key", "CKPT_MODE=fork")
+        self.launch = f"{self.hosts.launch} env -u CKPT_KEY_FILE -u CKPT_MODE"
+        look = "echo $CKPT_KEY_FILE $CKPT_MODE"
+        job = self.run_job("sh", "-c", f"{look}; {ON} h2 '{look}'")
+        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(self.said(), f"{self.dir}/key fork\n" * 2)
+
+    def test_asked_to_end_while_it_starts(self):
+        """A host does not answer, and the user does not wait for it."""
+        with open(os.open(self.dir + "/launch", os.O_CREAT | os.O_WRONLY, 0o700), "w", encoding="ascii") as f:
+            f.write("#!/bin/sh\ntouch called\nexec sleep 100\n")
+        self.launch = self.dir + "/launch"
+        job = self.run_job("true")
+        wait_for("the call", lambda: os.path.exists(self.dir + "/called"))
+        job.terminate()
+        self.assertEqual(job.wait(30), 143, self.said())
+        self.assertEqual(self.said(), "ckpt: given up, for signal 15 came\n")
+
+    def test_nohup(self):
+        """The job goes on when its caller's terminal is closed."""
+        self.head = ("nohup",)
+        job = self.run_job("sleep", "100")
+        self.leads(job.pid)
+        job.send_signal(signal.SIGHUP)
+        self.assertEqual(self.now(job.pid)["hosts"], 2)
+        self.assertIsNone(job.poll(), self.said())
+
+    def test_a_question_that_is_none(self):
+        """Perhaps of a ckpt of another version: it is answered, and the job goes on. Of the head, and through an agent."""
+        job = self.run_job("sleep", "100")
+        self.leads(job.pid)
+        with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
+            [head] = [line.split("@")[1].strip() for line in f if line.rstrip().endswith(f"@ckpt_rt.head.{job.pid}")]
+        ask = ("import socket, sys\nname, text = sys.argv[1:]\n"
+               "name = name or [l.split('@')[1].strip() for l in open('/proc/net/unix') if '@ckpt_rt.agent.' in l][0]\n"
+               "s = socket.socket(socket.AF_UNIX)\ns.settimeout(20)\ns.connect('\\0' + name)\ns.sendall(text.encode() + b'\\n')\nprint(s.recv(9999).decode())\n")
+        for where, name in ((("h2",), ""), ((), head)):
+            for text in ('{"leave_out": 1}', '{"move": {"from": []}}', '{"back": {"checkpoint": {}}}'):
+                words = (self.hosts.enter(*where) if where else []) + ["/usr/bin/python3", "-c", ask, name, text]
+                done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+                self.assertIn("does not understand", done.stdout, done.stderr + self.said())
+        # Cut short, it would name other processes.
+        long = subprocess.run([CKPT, "now", "--leave-out", "x," * 300, str(job.pid)], capture_output=True, text=True, timeout=60)
+        self.assertEqual((long.returncode, long.stderr), (64, "ckpt: --leave-out: is too long (name programs, or say all)\n"))
+        self.assertIsNone(job.poll(), self.said())
+
+    def test_asked_to_end_once(self):
+        """A program may take the second request for impatience."""
+        with open(self.dir + "/ends.py", "w", encoding="ascii") as f:
+            f.write("import signal, time\ncame = []\nsignal.signal(signal.SIGTERM, lambda *_: came.append(1))\nprint('up', flush=True)\n"
+                    "while not came: time.sleep(0.01)\nuntil = time.monotonic() + 0.3\nwhile time.monotonic() < until: time.sleep(0.01)\n"
+                    "print('asked', len(came), flush=True)\n")
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 ends.py & exec python3 ends.py")
+        wait_for("both", lambda: self.said().count("up") == 2)
+        job.terminate()
+        job.wait(60)
+        self.assertEqual(self.said().count("asked 1\n"), 1, self.said())
+
+    def test_streams_wait_for_who_reads(self):
+        """However long, without a connection that breaks; and a command ends when nobody reads it, or waits for it."""
+        many = 3_000_000
+        job = self.run_job("sleep", "100")
+        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        # A host may be silent for a second: its kernel answers, but takes nothing while nobody reads.
+        for name in ("h1", "h2"):
+            path = f"{self.images}/{name}/.hosts-table"
+            with open(path, encoding="ascii") as f:
+                table = json.load(f)
+            with open(path, "w", encoding="ascii") as f:
+                json.dump({**table, "silence_ms": 1000}, f)
+        on = f"env CKPT_ON={self.images}/h2/.hosts-table {ON} h1"
+        tried = {"out": f"{on} 'head -c {many} /dev/zero' | (sleep 4; wc -c)", "in": f"head -c {many} /dev/zero | {on} 'sleep 4; wc -c'",
+                 "few": f"{on} yes | head -1"}
+        said = {name: subprocess.Popen([*self.hosts.enter("h2"), "sh", "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                for name, text in tried.items()}
+        for p in said.values():
+            self.addCleanup(p.kill)
+        self.assertEqual({name: p.communicate(timeout=60)[0] for name, p in said.items()}, {"out": f"{many}\n", "in": f"{many}\n", "few": "y\n"})
+        waits = subprocess.Popen([*self.hosts.enter("h2"), "sh", "-c", f"exec {on} 'sleep 321'"])
+        self.addCleanup(waits.kill)
+
+        def sleeps():
+            return [p for p, w in self.hosts.processes("h1") if w == "sleep 321"]
+        wait_for("the command", sleeps)
+        self.hosts.run("h2", "pkill", "-9", "-f", "ckpt-on h1")
+        wait_for("its end", lambda: not sleeps())
+        self.assertIsNone(job.poll(), self.said())
 
     def test_nothing_on_a_command_line(self):
         self.run_job("sleep", "100")

@@ -116,6 +116,15 @@ class Unaccepted(over_hosts.OverHosts):
         open(self.dir + "/accept", "w").close()
         self.check(job, "last", late=True)
 
+    def test_who_may_ask(self):
+        """Another user of the host is turned away at once: he must not use up descriptors."""
+        self.run_job("sleep", "100")
+        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        asks = ("import os, socket\n[name] = {line.split('@')[1].strip() for line in open('/proc/net/unix') if '@ckpt_rt.unaccepted.' in line}\n"
+                "os.setuid(65534)\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.settimeout(10)\ns.connect('\\0' + name)\n"
+                "print(s.recv(1))\n")
+        self.assertEqual(self.hosts.run("h2", "/usr/bin/python3", "-c", asks).stdout, "b''\n")
+
     def test_nobody_accepts(self):
         """The listening socket is closed: its clients are told so."""
         with open(self.dir + "/server.py", "w", encoding="ascii") as f:

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/descriptor_message.h"
 #include "base/named_points.h"
 #include "base/protocol/reconnect_protocol.h"
 #include "cli/back/descriptors/image_socket.h"
@@ -140,21 +141,7 @@ class Process {
   }
 
   static bool send_order(int connection, const ReconnectOrder& order, int socket) {
-    iovec part{const_cast<ReconnectOrder*>(&order), sizeof(order)};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (socket >= 0) {
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-      cmsghdr* c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(sizeof(int));
-      std::memcpy(CMSG_DATA(c), &socket, sizeof(socket));
-    }
-    return sendmsg(connection, &message, MSG_NOSIGNAL) == sizeof(order);
+    return send_descriptor(connection, &order, sizeof(order), socket) == sizeof(order);
   }
 
   const ManifestMember listed_;

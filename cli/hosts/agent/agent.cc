@@ -117,7 +117,7 @@ class Agent {
       }
       look_for_end();
       // Without the head this host's processes run for no user: what they print goes nowhere.
-      if (!link_.valid() && machine_.phase() == cluster::AgentMachine::Phase::kIdle) done_ = true;
+      if (!link_.valid() && (stuck_ || machine_.phase() == cluster::AgentMachine::Phase::kIdle)) done_ = true;
     }
   }
 
@@ -269,7 +269,7 @@ class Agent {
     recovers_ = j["table"].contains("silence_ms");
     in_stop_ns_ = j["table"].value("stop_timeout_ns", in_stop_ns_) / 4 * 3;
     directory_ = j.value("directory", "");
-    const std::string cwd = j.value("cwd", "/");
+    const std::string cwd = bytes_in(j.value("cwd", Json("/")));
     if (chdir(cwd.c_str()) != 0 && chdir("/") != 0)
       return failure(ExitCode::kSystem, cwd, "cannot be entered", "make it");
     CKPT_TRY(make_host_directory(directory_));
@@ -295,7 +295,7 @@ class Agent {
     std::vector<std::string> words{self, "run", "--", on, "--serve", std::to_string(on_socket_.get())};
     if (j.contains("program")) {
       words.push_back("--");
-      for (const auto& w : j["program"]) words.push_back(w);
+      for (const auto& w : j["program"]) words.push_back(bytes_in(w));
     }
     set_environment(j["settings"], images_, job_, task_.value("host", ""));
     set_launchers(on);
@@ -379,6 +379,8 @@ class Agent {
         tell(said_in_back({{"say", "step"}, {"step", "reconnected"}}, back_.id()));
         continue;
       }
+      stuck_ = stuck_ || e.stuck;  // the head hears of it from back-part
+      if (e.stuck) continue;
       cluster::AgentMachine::Actions out;
       if (e.step != Step::kNone) {
         lines_ = std::move(e.lines);
@@ -451,7 +453,7 @@ class Agent {
   void end_all() {
     warden_.come_round();
     restart_.reset();
-    if (recovers_ && !link_.valid()) end_descendants_standing();
+    if (stuck_ || (recovers_ && !link_.valid())) end_descendants_standing();
     warden_.end();
     end_descendants();
     local_.join();
@@ -474,6 +476,7 @@ class Agent {
   std::optional<Error> error_;
   uint32_t attempt_ = 1;
   bool full_ = false, stays_ = false, recovers_ = false;
+  bool stuck_ = false;  // some processes here have new connections and some have not: none goes on
   int64_t deadline_ns_ = 0, in_stop_ns_ = 2'000'000'000;
   int asked_ = 0;
   std::map<int, ScopedFd> askers_;
@@ -484,7 +487,7 @@ class Agent {
 
 ExitCode run_agent() {
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGHUP, SIG_IGN);  // the end of the connection by which it was started: the head's word counts
+  ignore_hangup();  // the head's word counts
   Json task;
   if (isatty(STDIN_FILENO) || !read_line(STDIN_FILENO, task, 10'000))
     return report(failure(ExitCode::kUsage, "agent",

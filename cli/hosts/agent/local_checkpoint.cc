@@ -41,6 +41,10 @@ void LocalCheckpoint::tell(char how, const std::string& more) {
 
 void LocalCheckpoint::join() {
   if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    ends_ = true;
+  }
   tell(kStepGiveUp);
   thread_.join();
 }
@@ -48,14 +52,17 @@ void LocalCheckpoint::join() {
 void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& leave_out) {
   if (thread_.joinable()) thread_.join();
   answer_.reset();
+  ends_ = false;
   thread_ = std::thread([this, pid, part, leave_out] {
     AskWishes wishes;
     wishes.leave_out = leave_out;
     wishes.part = &part;
     wishes.at_step = [this](const std::string& step, const Answer& lines) {
-      put({step_named(step), step == "posted", step == "reconnected", lines, {}});
+      const bool stuck = step == "stuck";
+      put({step_named(step), step == "posted", step == "reconnected", stuck, lines, {}});
       std::unique_lock<std::mutex> guard(lock_);
-      told_.wait(guard, [this] { return answer_.has_value(); });
+      told_.wait(guard, [this, stuck] { return stuck ? ends_ : answer_.has_value(); });
+      if (stuck) return std::string(1, kStepGiveUp);
       std::string how = *answer_;
       // kStepGiveUp and kStepKeep hold for all steps that follow.
       if (how[0] == kStepContinue || how[0] == kStepReconnect) answer_.reset();

@@ -21,6 +21,7 @@ struct LocalEvent {
   cluster::Step step = cluster::Step::kNone;  // kNone: it is over, or
   bool posted = false;                        // plug-ins have posted, and wait for what others have
   bool reconnected = false;    // all have new sockets in place of those to a host that was left
+  bool stuck = false;          // or one could not get them: all stand until they are ended
   Answer lines;                // said on the way to the step, or at the end
   std::optional<Error> error;  // at the end
 };
@@ -33,6 +34,7 @@ class LocalCheckpoint {
 
   void begin(int pid, const HostsPart& part, const std::string& leave_out);
   // kStepContinue, kStepGiveUp, kStepKeep, kStepReconnect: for the step at which it waits, or the next that it comes to.
+  // Processes that are stuck are told nothing before join().
   void tell(char how, const std::string& more = "");
   // Readable while there are events.
   int fd() const { return event_fd_.get(); }
@@ -48,6 +50,7 @@ class LocalCheckpoint {
   std::condition_variable told_;
   std::vector<LocalEvent> events_;
   std::optional<std::string> answer_;
+  bool ends_ = false;
 };
 
 }  // namespace ckpt::cli

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "base/clock.h"
 #include "cli/program/preload.h"
@@ -59,12 +60,19 @@ void set_launchers(const std::string& on) {
   setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
 }
 
+namespace {
+sighandler_t on_hangup_before = SIG_DFL;
+}
+
+void ignore_hangup() { on_hangup_before = signal(SIGHUP, SIG_IGN); }
+
 int start_process(const std::vector<std::string>& words, int keep) {
   const pid_t child = fork();
   if (child != 0) return child;
   fcntl(keep, F_SETFD, 0);
   setpgid(0, 0);
   signal(SIGPIPE, SIG_DFL);
+  signal(SIGHUP, on_hangup_before);
   std::vector<char*> argv;
   for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
   argv.push_back(nullptr);
@@ -160,9 +168,12 @@ bool end_descendants_standing() {
 
 void end_descendants() {
   const int64_t patient_until = now_ns() + 2'000'000'000;
+  std::set<int> asked;  // a program may take a second SIGTERM for impatience
   for (int signal : {SIGTERM, SIGKILL}) {
     for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
-      for (int pid : left) kill(pid, signal);
+      for (int pid : left) {
+        if (signal == SIGKILL || asked.insert(pid).second) kill(pid, signal);
+      }
       while (waitpid(-1, nullptr, WNOHANG) > 0) {
       }
       if (signal == SIGTERM && now_ns() > patient_until) break;

@@ -20,6 +20,8 @@ void set_environment(const Json& settings, const std::string& images, const std:
                      const std::string& host);
 // Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on.
 void set_launchers(const std::string& on);
+// The end of the connection by which this agent was started is not its own end. What it starts is as if it did not ignore it.
+void ignore_hangup();
 // Leads a group of its own; has the descriptor `keep`. -1: no process.
 int start_process(const std::vector<std::string>& words, int keep);
 // All processes below this one, also those that have ended and are not waited for.

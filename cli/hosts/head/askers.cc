@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 
 namespace ckpt::cli {
@@ -12,6 +13,23 @@ constexpr int kQuestionMs = 1000;
 
 std::optional<MoveWish> move_in(const Json& question) {
   return question.contains("move") ? std::optional(move_wish_in(question)) : std::nullopt;
+}
+
+// False: it has a value of another kind than is meant, perhaps from a ckpt of another version. The job goes on.
+bool read_question(const Json& question, Asker& asker) {
+  try {
+    asker.leave_out = question.value("leave_out", "");
+    asker.move = move_in(question);
+    asker.back = back_wish_in(question);
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
+Json not_understood() {
+  return said_of_error(failure(ExitCode::kUsage, "the job's head", "does not understand what was asked",
+                               "ask with the ckpt that the job was started with"));
 }
 
 }  // namespace
@@ -30,18 +48,22 @@ void Askers::add(ScopedFd connection) {
   if (!connection.valid() || !is_own_user(connection.get()) ||
       !read_line(connection.get(), question, kQuestionMs))
     return;
-  waiting_.push_back({-1, 0, std::move(connection), false, question.value("leave_out", ""), move_in(question),
-                      back_wish_in(question)});
+  Asker asker;
+  asker.connection = std::move(connection);
+  if (read_question(question, asker))
+    waiting_.push_back(std::move(asker));
+  else
+    write_line(asker.connection.get(), not_understood());
 }
 
 void Askers::add(int host, const Json& question) {
-  waiting_.push_back({host,
-                      question.value("number", 0),
-                      {},
-                      false,
-                      question.value("leave_out", ""),
-                      move_in(question),
-                      back_wish_in(question)});
+  Asker asker;
+  asker.host = host;
+  asker.number = question.value("number", 0);  // the agent's
+  if (read_question(question, asker))
+    waiting_.push_back(std::move(asker));
+  else
+    tell(asker, not_understood());
 }
 
 void Askers::serve_next() {

@@ -54,7 +54,23 @@ Json own_addresses() {
   return addresses;
 }
 
+// An error if such a signal has come.
+Result<void> look_for_signal() {
+  const int signal = signal_to_end();
+  if (signal == 0) return {};
+  return make_error(static_cast<ExitCode>(128 + signal), EINTR, "given up, for signal {} came", signal);
+}
+
 }  // namespace
+
+int signal_to_end() {
+  sigset_t pending;
+  sigpending(&pending);
+  for (const int s : {SIGINT, SIGTERM, SIGHUP}) {
+    if (sigismember(&pending, s) == 1) return s;
+  }
+  return 0;
+}
 
 Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms,
            bool fenced)
@@ -137,6 +153,10 @@ Result<void> Crew::assemble() {
       if (!h.link.valid() && missing == nullptr) missing = &h;
     }
     if (missing == nullptr) return {};  // and nobody listens any more
+    if (auto wanted = look_for_signal(); !wanted.ok()) {
+      for (CrewHost& h : hosts_) h.gone = h.gone || !h.link.valid();
+      return wanted;
+    }
     for (CrewHost& h : hosts_) {
       int status = 0;
       if (h.link.valid() || h.launch <= 0 || waitpid(h.launch, &status, WNOHANG) != h.launch) continue;
@@ -201,6 +221,7 @@ Result<std::vector<Json>> Crew::expect_all(const std::string& say, int64_t patie
       keep_asked();
       return all;
     }
+    CKPT_TRY(look_for_signal());
     if (now_ns() > deadline)
       return failure(ExitCode::kTimeout, hosts_[static_cast<size_t>(missing)].where, "did not answer in time",
                      "look at that host");

@@ -10,6 +10,10 @@
 
 namespace ckpt::cli {
 
+// By which the user wants the job to end. Such signals are blocked (block_signals()), and read by watch_job(); whoever waits
+// for hosts before that looks for them here. 0: none has come.
+int signal_to_end();
+
 struct CrewHost {
   std::string name;     // in the job
   std::string where;    // the host on which the agent runs
@@ -32,7 +36,8 @@ class Crew {
   ~Crew();
   Crew(const Crew&) = delete;
 
-  // Starts the agents that are not connected. Returns when all are; the error names one that is not.
+  // Starts the agents that are not connected. Returns when all are; the error names one that is not, or is a signal's
+  // (exit code 128 and its number).
   Result<void> assemble();
   // The host is gone: its part of the job is another one's. Before the next assemble().
   void replace(int host, const std::string& where);
@@ -44,7 +49,7 @@ class Crew {
   std::vector<CrewHost>& hosts() { return hosts_; }
   bool tell(int host, const Json& what);
   void tell_all(const Json& what);
-  // One message of that kind from each agent. "cannot" and "ended" are errors. Other messages before it are dropped;
+  // One message of that kind from each agent. "cannot" and "ended" are errors, and so is a signal, as above. Other messages before it are dropped;
   // questions of users ("ask") and later messages go to CrewHost::early.
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
   // The messages that have come from one host. False: its connection is broken.

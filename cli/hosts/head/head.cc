@@ -133,7 +133,8 @@ void Head::hear_host(int h) {
         machine_.failed(h, j.value("id", uint64_t{0}), out);
       }
     } else if (say == "failed" && !j.contains("of")) {  // with "of": an exchange or a save failed
-      if (why_.empty()) {
+      // Late words about a checkpoint before this one say nothing about this one.
+      if (why_.empty() && j.value("id", uint64_t{0}) == machine_.id()) {
         why_ = fmt::format("{}: {}", name, j.value("text", ""));
         why_code_ = static_cast<ExitCode>(j.value("code", 70));
       }

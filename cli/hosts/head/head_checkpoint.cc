@@ -153,7 +153,7 @@ Result<void> Head::record(uint64_t id) {
   }
   if (run_.keeper_bytes != 0) m.redundancy["memory"] = run_.keeper_bytes;
   CKPT_TRY(write_hosts_manifest(directory_, m));
-  path_ = find_hosts_manifest(directory_);
+  path_ = hosts_manifest_path(directory_, m);
   records_.counts(m, full_ || run_.redundancy.empty());
   recorded_ = std::move(m);
   return {};

@@ -43,7 +43,8 @@ GoingBack::GoingBack(Crew& crew, HostsManifest manifest, std::string path)
 
 Result<GoingBack> GoingBack::prepare(Crew& crew, const Json& table, const std::string& job,
                                      const std::string& path) {
-  const std::string found = find_hosts_manifest(path);
+  std::string found = newest_hosts_manifest(path, job);
+  if (found.empty()) found = find_hosts_manifest(path);
   if (found.empty())
     return failure(ExitCode::kNotFound, path, "has no checkpoint of several hosts",
                    "take one with ckpt now, or name a .hosts file");

@@ -1,7 +1,6 @@
 #include "cli/hosts/restart/in_place.h"
 
 #include <fmt/ranges.h>
-#include <signal.h>
 
 #include <algorithm>
 
@@ -16,16 +15,6 @@ namespace ckpt::cli {
 
 namespace {
 
-// That the user wants the job to end. Such signals are blocked, and read by watch_job().
-int signal_to_end() {
-  sigset_t pending;
-  sigpending(&pending);
-  for (const int s : {SIGINT, SIGTERM, SIGHUP}) {
-    if (sigismember(&pending, s) == 1) return s;
-  }
-  return 0;
-}
-
 class InPlace {
  public:
   InPlace(Crew& crew, const std::string& job, const std::string& directory, const HostsRun& run,
@@ -34,7 +23,7 @@ class InPlace {
 
   // After an error the whole job is to be restarted: some of it may be gone by then.
   Result<void> run() {
-    const std::string path = find_hosts_manifest(directory_);
+    const std::string path = newest_hosts_manifest(directory_, job_);
     if (path.empty())
       return failure(ExitCode::kUnavailable, "the job", "has no checkpoint yet", "start it again");
     auto manifest = read_hosts_manifest(path);

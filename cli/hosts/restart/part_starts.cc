@@ -140,7 +140,7 @@ Json PartStarts::of(size_t part) const {
   Json start{{"say", "start"},
              {"job", manifest_.job},
              {"directory", local},
-             {"cwd", working_directory()},
+             {"cwd", json_of_bytes(working_directory())},
              {"table", table_},
              {"settings", Json::object()},
              {"part", p.directory},

@@ -123,7 +123,8 @@ Watched restart_all(const HostsRun& run, Places& places, const Moved& moved) {
 
 }  // namespace
 
-ExitCode go_on(const std::string& directory, HostsRun run, Places places, Watched end) {
+ExitCode go_on(const std::string& directory, const std::string& job, HostsRun run, Places places,
+               Watched end) {
   while (!end.lost.empty() || end.moved) {
     if (end.moved) {
       const Moved moved = std::move(*end.moved);
@@ -133,7 +134,7 @@ ExitCode go_on(const std::string& directory, HostsRun run, Places places, Watche
     const std::set<std::string> dead = hosts_of(end.lost, places);
     count_deaths(dead.size());
     const std::string names = fmt::format("{}", fmt::join(dead, ", "));
-    const std::string path = find_hosts_manifest(directory);
+    const std::string path = newest_hosts_manifest(directory, job);
     if (path.empty())
       return report(failure(ExitCode::kUnavailable, names,
                             "is gone, and the job has no checkpoint yet to go on from", "start it again"));
@@ -143,7 +144,7 @@ ExitCode go_on(const std::string& directory, HostsRun run, Places places, Watche
     fmt::print(stderr, "ckpt: {}: gone; the job goes on from {} on {}\n", printable(names), printable(path),
                printable(fmt::format("{}", fmt::join(places.where, ", "))));
     end = bring_back(path, run, places);
-    const std::string on_disk = find_hosts_manifest(directory + kOnDisk);
+    const std::string on_disk = newest_hosts_manifest(directory + kOnDisk, job);
     if (end.ran || end.exit != ExitCode::kNotFound || !end.lost.empty() || on_disk.empty()) continue;
     fmt::print(stderr, "ckpt: the job goes on from {}, which is older\n", printable(on_disk));
     end = bring_back(on_disk, run, places);

@@ -31,8 +31,9 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places,
                    const std::function<void()>& runs = {});
 
 // end: why nobody watches the job any more. Until the program ends. A job that was ended to go on elsewhere comes back
-// there, or else where it was.
-ExitCode go_on(const std::string& directory, HostsRun run, Places places, Watched end);
+// there, or else where it was. directory: of checkpoints, also those of other jobs.
+ExitCode go_on(const std::string& directory, const std::string& job, HostsRun run, Places places,
+               Watched end);
 
 // Of all hosts together: as given for one, or as this head has seen it.
 int64_t mtbf_of_job(const HostsRun& run, size_t hosts);

@@ -75,7 +75,12 @@ void block_signals() {
   signal(SIGPIPE, SIG_IGN);
   sigset_t wanted;
   sigemptyset(&wanted);
-  for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
+  for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) {
+    // One that the caller wants ignored (nohup) stays so: blocked, it would be kept, and read.
+    struct sigaction as_it_is {};
+    if (s != SIGUSR1 && sigaction(s, nullptr, &as_it_is) == 0 && as_it_is.sa_handler == SIG_IGN) continue;
+    sigaddset(&wanted, s);
+  }
   sigprocmask(SIG_BLOCK, &wanted, nullptr);
 }
 
@@ -106,7 +111,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
     Json start{{"say", "start"},
                {"job", job},
                {"directory", directory + "/" + crew.hosts()[i].name},
-               {"cwd", working_directory()},
+               {"cwd", json_of_bytes(working_directory())},
                {"table", *table},
                {"settings", run.settings}};
     if (!run.keeper.empty()) {
@@ -114,7 +119,8 @@ ExitCode run_over_hosts(const HostsRun& run) {
       start["keeper"] = fmt::format("{}-{}", run.keeper, i + 1);
       start["keeper_bytes"] = run.keeper_bytes;
     }
-    if (i == 0) start["program"] = run.program;
+    for (size_t w = 0; i == 0 && w < run.program.size(); ++w)
+      start["program"].push_back(json_of_bytes(run.program[w]));
     crew.tell(static_cast<int>(i), start);
   }
   auto started = crew.expect_all("started", 10'000'000'000);
@@ -122,7 +128,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
   Places places{run.hosts, run.spares};
   Watched end = watch_in_place(crew, job, *table, name, directory, run, places);
   crew.dismiss();
-  return go_on(directory, run, std::move(places), std::move(end));
+  return go_on(directory, job, run, std::move(places), std::move(end));
 }
 
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
@@ -139,8 +145,8 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   const std::string directory = directory_of(path);
   const bool on_disk = manifest->run.value("on_disk", false);
   Watched end = bring_back(path, run, places);
-  return go_on(on_disk && directory.ends_with(kOnDisk) ? directory_of(directory) : directory, run,
-               std::move(places), std::move(end));
+  return go_on(on_disk && directory.ends_with(kOnDisk) ? directory_of(directory) : directory, manifest->job,
+               run, std::move(places), std::move(end));
 }
 
 Watched bring_back(const std::string& path, HostsRun run, Places& places, const std::function<void()>& runs) {
@@ -155,7 +161,8 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   bool told_to_run = false;
   const auto failed = [&](const Error& error) {
     const ExitCode code = report(error);
-    return Watched{code, run.recover ? crew.find_gone() : std::vector<int>(), false, told_to_run};
+    const bool goes_on = run.recover && signal_to_end() == 0;
+    return Watched{code, goes_on ? crew.find_gone() : std::vector<int>(), false, told_to_run};
   };
   if (auto r = crew.assemble(); !r.ok()) return failed(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());
