@@ -109,6 +109,14 @@ buffer = ctypes.create_string_buffer(64)
         self.assertEqual(self.ask("call(207, b.id.value)"), "0")
         self.assertEqual(self.come_back(), [])
 
+    def test_going_back_in_place_is_refused(self):
+        self.start()
+        self.checkpoint()
+        done = subprocess.run([CKPT, "back", str(self.pid)], capture_output=True, timeout=60, env=environment())
+        self.assertEqual(done.returncode, 78, done.stderr)
+        self.assertIn(b"asynchronous I/O", done.stderr)
+        self.assertEqual(self.ask("a.submit(0, fd, buffer, 1), a.take(1)"), "(1, [(0, 1)])")
+
     def test_a_child_has_the_memory_alone(self):
         self.start()
         self.do("a.submit(0, fd, buffer, 1)", "child = os.fork() or signal.pause()")
