@@ -44,7 +44,6 @@ bool shares_memory_with_parent() {
 void forget_parent() {
   this_process.pid = sys::getpid();
   processor_time::forget();
-  directory_notices::forget();
   job::creation::reset();
   job::forget_session();
   own_directory::forget();

@@ -5,11 +5,10 @@ checkpoint waits for requests that are under way."""
 import os
 import signal
 import subprocess
-import time
 import unittest
 
-from stepped_program import CKPT, RESTART, environment
-from stepped_test import NOT_RESTARTABLE, PRELUDE, SteppedTest
+from stepped_program import CKPT, environment
+from stepped_test import NOT_RESTARTABLE, SteppedTest
 
 PREAD, PWRITE, POLL = 0, 1, 5
 
@@ -128,7 +127,7 @@ buffer = ctypes.create_string_buffer(64)
 
     def test_a_child_that_makes_its_own(self):
         """Known to be a child only when its first checkpoint is taken."""
-        program = PRELUDE + self.program_text + """
+        program = """
 child = os.fork()
 if child == 0:
     a = Context(8)
@@ -138,21 +137,7 @@ if child == 0:
     os._exit(not (a.take(3) == [(0, 1), (1, 2), (2, 3)] and a.submit(0, fd, buffer, 5) == 1 and a.take(1) == [(0, 5)]))
 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-        first = subprocess.Popen([CKPT, "run", "--dir", self.images, "--", "/usr/bin/python3", "-c", program], cwd=self.directory,
-                                 stdin=subprocess.DEVNULL, env=environment(), start_new_session=True)
-        self.addCleanup(first.wait)
-        try:
-            while not os.path.exists(self.path("up")):
-                time.sleep(0.001)
-            self.pid = first.pid
-            self.checkpoint()
-        finally:
-            os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
-        open(self.path("go"), "w").close()
-        again = subprocess.run([RESTART, self.images], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True, timeout=60,
-                               env=environment())
-        self.assertEqual((again.returncode, again.stderr), (0, b""))
+        self.assertEqual(self.comes_back_as_job(program), (0, ""))
 
     def test_threads_that_submit_without_rest(self):
         for mode in ("realtime", "fork"):

@@ -59,6 +59,23 @@ class Said(SteppedTest):
             os.unlink(os.path.join(directory, "new"))
             self.assertEqual(self.ask("seen"), "[]")
 
+    def test_what_happens_in_a_directory_of_a_child(self):
+        """Known to be a child only when its first checkpoint is taken."""
+        self.assertEqual(self.comes_back_as_job("""
+child = os.fork()
+if child == 0:
+    told = []
+    signal.signal(signal.SIGIO, lambda *_: told.append(1))
+    os.mkdir('d')
+    fd = os.open('d', os.O_RDONLY)
+    fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
+    open('up', 'w').close()
+    while not os.path.exists('go'): time.sleep(0.001)
+    open('d/new', 'w').close()
+    os._exit(not told)  # the signal is there before open(2) has returned
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""), (0, ""))
+
     @needs_root
     def test_securebits(self):
         """They come back where the program may still set them (CAP_SETPCAP)."""
