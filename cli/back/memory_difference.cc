@@ -68,6 +68,7 @@ class MemoryComparison {
 
   Result<MemoryDifference> run() {
     CKPT_TRY(check_own());
+    CKPT_TRY(check_asynchronous());
     list_now();
     move_brk();
     find_broken();
@@ -102,6 +103,19 @@ class MemoryComparison {
         if (r.start.value >= m.record.end || r.end.value <= m.record.start) continue;
         return failure(ExitCode::kUnavailable, where(m.record.start, m.record.end),
                        "is where the library has its own memory now", "restart the image with ckpt-restart");
+      }
+    }
+    return {};
+  }
+
+  // The kernel has the ring's tail by a number of its own as well.
+  Result<void> check_asynchronous() const {
+    for (const ImageMeta* meta : {&image_.meta(), &now_}) {
+      for (const auto& m : meta->mappings) {
+        if (!std::string_view(m.path).starts_with("/[aio]")) continue;
+        return failure(ExitCode::kUnsupported, where(m.record.start, m.record.end),
+                       "is a context of asynchronous I/O (io_setup), which cannot go back in place",
+                       "restart the image with ckpt-restart");
       }
     }
     return {};

@@ -111,10 +111,11 @@ bool ends_within(pid_t pid, int64_t ns) {
 void look_at_libraries(std::vector<Finding>& findings) {
   static constexpr struct {
     const char *name, *what;
-  } kKnown[] = {
-      {"/libcuda.so", "graphics processors (CUDA)"},     {"/libamdhip64.so", "graphics processors (HIP)"},
-      {"/libOpenCL.so", "graphics processors (OpenCL)"}, {"/liburing.so", "io_uring"},
-      {"/libaio.so", "asynchronous I/O of the kernel"},  {"/libibverbs.so", "InfiniBand adapters"}};
+  } kKnown[] = {{"/libcuda.so", "graphics processors (CUDA)"},
+                {"/libamdhip64.so", "graphics processors (HIP)"},
+                {"/libOpenCL.so", "graphics processors (OpenCL)"},
+                {"/liburing.so", "io_uring"},
+                {"/libibverbs.so", "InfiniBand adapters"}};
   std::set<std::string> said;
   for (pid_t pid : all_below()) {
     std::ifstream in(fmt::format("/proc/{}/maps", pid), std::ios::binary);

@@ -77,7 +77,19 @@ Result<void> Coordinator::commit() {
   if (foreign_) CKPT_TRY(set_modes(0700));
   CKPT_TRY(add_image(self_, own_facts_, Session::stop_signal, own_written_));
   for (const Member& m : members_) {
-    if (m.reached == Step::kWritten) {
+    ProcessLook look;
+    if (m.stranger) {
+      // Below us, and with an environment that does not name our job. It is in no image of ours, which must be said.
+      if (!look_at(m.listed.look.pid, look) || look.started != m.listed.look.started || look.ended())
+        continue;
+      ManifestMember one{};
+      one.listed = m.listed;
+      one.listed.look = look;
+      one.left_out = true;
+      one.reason = "is of another job";
+      if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
+      ++report_.left_out;
+    } else if (m.reached == Step::kWritten) {
       began = std::min(began, m.facts.began_ns);
       resumed = std::max(resumed, m.written.resumed_ns);
       CKPT_TRY(add_image(m.listed, m.facts, m.stop_signal, m.written));

@@ -165,7 +165,8 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
   const Result<void> looked = attempt.stop.look(attempt.watch);
-  if (attempt.capture.map.has_unknown_name()) attempt.outcome.spoiled = true;
+  if (attempt.capture.map.has_unknown_name() || attempt.capture.between_requests)
+    attempt.outcome.spoiled = true;
   if (!looked.ok()) return looked.error();
   if (attempt.in_force.files) attempt.keeper.keep_new(attempt.capture.descriptors.entries());
   points::at("stop.looked");

@@ -6,6 +6,7 @@
 #include "base/fork_path.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -43,7 +44,6 @@ bool shares_memory_with_parent() {
 void forget_parent() {
   this_process.pid = sys::getpid();
   processor_time::forget();
-  directory_notices::forget();
   job::creation::reset();
   job::forget_session();
   own_directory::forget();
@@ -94,6 +94,7 @@ CKPT_FORK_PATH void in_child_after_fork() {
   // Only the caller exists here.
   processor_time::forget();
   directory_notices::forget();
+  aio_contexts::in_child();
   reset_gate_in_child();
   const bool told = own_page::is_wiped_on_fork();
   if (!told && !this_process.active) return;

@@ -11,6 +11,7 @@
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -195,6 +196,7 @@ void release_all() {
     fail(RestartStage::kThreadState, r, 0, kDetailSemaphores);
   if (const long r = socket_mappings::map_again(); r != 0)
     fail(RestartStage::kThreadState, r, 0, kDetailSockets);
+  if (const long r = aio_contexts::make_again(); r != 0) fail(RestartStage::kThreadState, r, 0, kDetailAio);
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);

@@ -7,6 +7,7 @@
 
 #include <array>
 
+#include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/interpose/abi.h"
@@ -56,6 +57,9 @@ constexpr auto kRouted = [] {
                  __NR_msgctl,
                  __NR_msgsnd,
                  __NR_msgrcv,
+                 __NR_io_setup,
+                 __NR_io_destroy,
+                 __NR_io_submit,
                  __NR_io_getevents,
                  __NR_io_pgetevents,
                  __NR_futex,
@@ -254,6 +258,12 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::msgsnd_noted(ia, pointer<void>(b), uc, id);
     case __NR_msgrcv:
       return calls::msgrcv_noted(ia, pointer<void>(b), uc, d, static_cast<int>(e));
+    case __NR_io_setup:
+      return aio_contexts::setup(a, pointer<unsigned long>(b));
+    case __NR_io_destroy:
+      return aio_contexts::destroy(static_cast<uint64_t>(a));
+    case __NR_io_submit:
+      return aio_contexts::submit(static_cast<uint64_t>(a), b, pointer<void>(c));
     case __NR_io_getevents:
       return calls::io_getevents(a, b, c, pointer<void>(d), pointer<timespec>(e));
     case __NR_io_pgetevents:

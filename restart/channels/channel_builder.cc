@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "restart/channels/ended_connections.h"
+#include "restart/channels/port_wait.h"
 #include "restart/channels/unix_names.h"
 #include "restart/descriptors/builder.h"
 
@@ -242,22 +243,22 @@ Result<void> ChannelBuilder::make(ChannelSocket& s) {
 
 // Connections of the killed program may hold the port, for a minute.
 bool ChannelBuilder::bind_port(const ChannelSocket& s, int fd, const SocketName& name) {
-  constexpr int64_t kLongestNs = 65'000'000'000;
-  const int64_t until = now_ns(CLOCK_MONOTONIC) + kLongestNs;
+  PortWait wait(now_ns(CLOCK_MONOTONIC));
   for (bool said = false;; usleep(20'000)) {
     if (bind(fd, name.get(), name.length) == 0) return true;
     const int error = errno;
-    if (error == EADDRINUSE && end_ended_connections(name.port()) != 0 && now_ns(CLOCK_MONOTONIC) < until) {
-      if (bind(fd, name.get(), name.length) == 0) return true;
-      if (!std::exchange(said, true)) {
-        say("{}: {} is kept by the kernel for connections of the killed program, up to a minute: waiting for "
-            "it",
-            describe(s), name.text());
-      }
-      continue;
+    const size_t ended = error == EADDRINUSE ? end_ended_connections(name.port()) : 0;
+    // Those that we may end are gone now.
+    if (ended != 0 && bind(fd, name.get(), name.length) == 0) return true;
+    if (error != EADDRINUSE || !wait.ask_again(ended, now_ns(CLOCK_MONOTONIC))) {
+      errno = error;
+      return false;
     }
-    errno = error;
-    return false;
+    if (ended != 0 && !std::exchange(said, true)) {
+      say("{}: {} is kept by the kernel for connections of the killed program, up to a minute: waiting for "
+          "it",
+          describe(s), name.text());
+    }
   }
 }
 

@@ -138,6 +138,12 @@ Error stage_error(const RestartStatus& s, const std::function<std::string(uint32
                       "TCP_ZEROCOPY_RECEIVE?",
                       name);
   }
+  if (stage == RestartStage::kThreadState && s.detail == kDetailAio) {
+    return make_error(ExitCode::kUnavailable, s.error,
+                      "a context of asynchronous I/O (io_setup) cannot be made again ({}): raise "
+                      "fs.aio-max-nr; on a machine with more processors the kernel makes larger ones",
+                      name);
+  }
   return make_error(ExitCode::kInternal, s.error, "stage \"{}\" failed ({}), thread {}, detail {}",
                     stage_name(stage), name, s.tid, s.detail);
 }

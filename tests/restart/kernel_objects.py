@@ -56,14 +56,6 @@ class Verdicts(SteppedTest):
         self.do("call(11, m, 4096)", "os.close(%s)" % ring)
         self.assertEqual(self.come_back(), [])
 
-    def test_asynchronous_io(self):
-        self.start()
-        if self.ask("(c := ctypes.c_ulong(0)) and None or call(206, 8, ctypes.byref(c))") != "0":
-            self.skipTest("no asynchronous I/O here")
-        self.says_no("aio")
-        self.assertEqual(self.ask("call(207, c.value)"), "0")
-        self.assertEqual(self.come_back(), [])
-
     def test_memory_of_a_socket(self):
         """Where a TCP socket maps what it receives (TCP_ZEROCOPY_RECEIVE): had again as long as nothing is there, of a socket that is there."""
         self.start()

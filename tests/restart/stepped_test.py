@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 from stepped_program import CKPT, RESTART, Program, environment
@@ -125,3 +126,22 @@ class SteppedTest(unittest.TestCase):
         notes = self.come_back(*options)
         self.assertEqual(self.ask(question), before)
         return notes
+
+    def comes_back_as_job(self, program):
+        """Python text of several processes, which makes the file `up` when a checkpoint may be taken, and goes on when there is a file `go`.
+        Its exit code after a restart, and what ckpt-restart has said."""
+        first = subprocess.Popen([CKPT, "run", "--dir", self.images, "--", "/usr/bin/python3", "-c", PRELUDE + self.program_text + program],
+                                 cwd=self.directory, stdin=subprocess.DEVNULL, env=environment(), start_new_session=True)
+        try:
+            while not os.path.exists(self.path("up")):
+                time.sleep(0.001)
+            self.pid = first.pid
+            self.checkpoint()
+        finally:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+        with open(self.path("go"), "w"):
+            pass
+        again = subprocess.run([RESTART, self.images], cwd=self.directory, stdin=subprocess.DEVNULL, capture_output=True, timeout=60,
+                               env=environment())
+        return again.returncode, again.stderr.decode()

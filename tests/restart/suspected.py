@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the kernel knows of a process that no restart brings back is said; full queues of signals; strangers."""
 
+import json
 import os
 import socket
 import subprocess
@@ -58,6 +59,34 @@ class Said(SteppedTest):
             self.assertEqual(self.ask("[fcntl.fcntl(f, fcntl.F_GETOWN) == os.getpid() for f in (fd, again)]"), "[True, False]")
             os.unlink(os.path.join(directory, "new"))
             self.assertEqual(self.ask("seen"), "[]")
+
+    def test_what_happens_in_a_directory_of_a_child(self):
+        """Known to be a child only when its first checkpoint is taken."""
+        self.assertEqual(self.comes_back_as_job("""
+child = os.fork()
+if child == 0:
+    told = []
+    signal.signal(signal.SIGIO, lambda *_: told.append(1))
+    os.mkdir('d')
+    fd = os.open('d', os.O_RDONLY)
+    fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
+    open('up', 'w').close()
+    while not os.path.exists('go'): time.sleep(0.001)
+    open('d/new', 'w').close()
+    os._exit(not told)  # the signal is there before open(2) has returned
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""), (0, ""))
+
+    def test_a_child_of_another_job(self):
+        """Its environment has the library, and not the job's name: it is in no image, and must not be lost without a word."""
+        self.start()
+        self.do("c = subprocess.Popen(['/usr/bin/sleep', '1000'], env={'LD_PRELOAD': os.environ['LD_PRELOAD']}, preexec_fn=lambda: libc.prctl(1, 9))")
+        child = self.ask("c.pid")
+        code, said = self.now()
+        self.assertEqual((code, said["members_left_out"]), (0, 1), said)
+        shown = json.loads(subprocess.run([CKPT, "show", "--json", said["job"]], capture_output=True, check=True).stdout)
+        self.assertEqual([str(left["pid"]) for left in shown["left_out"]], [child])
+        self.assertIn("another job", shown["left_out"][0]["reason"])
 
     @needs_root
     def test_securebits(self):

@@ -23,6 +23,8 @@ struct Place {
 constexpr int kPlaces = 256;
 constinit Place places[kPlaces]{};
 constinit std::atomic<bool> full{false};
+// Who asked. The kernel tells a forked child nothing of what its parent asked for.
+constinit std::atomic<int> asker{0};
 
 // The kernel adds what is asked for later, and forgets the rest once it has told something, unless it is to go on.
 uint32_t added(uint32_t before, uint32_t mask) { return mask == 0 ? 0 : before | mask; }
@@ -32,6 +34,10 @@ uint32_t added(uint32_t before, uint32_t mask) { return mask == 0 ? 0 : before |
 void note(int fd, uint32_t mask) {
   struct stat st;
   if (sys::call(__NR_fstat, long{fd}, &st) != 0) return;
+  if (const int process = sys::getpid(); asker.load(std::memory_order_relaxed) != process) {
+    forget_all();
+    asker.store(process, std::memory_order_relaxed);
+  }
   any.store(true, std::memory_order_relaxed);
   for (Place& place : places) {
     int nobody = 0;
@@ -50,7 +56,7 @@ void note(int fd, uint32_t mask) {
 }
 
 void take_again() {
-  if (!any.load(std::memory_order_relaxed)) return;
+  if (!any.load(std::memory_order_relaxed) || asker.load(std::memory_order_relaxed) != sys::getpid()) return;
   for (const Place& place : places) {
     const int fd = place.fd.load(std::memory_order_relaxed) - 1;
     const uint32_t mask = place.mask.load(std::memory_order_relaxed);

@@ -26,7 +26,9 @@ LostMapping what_is_lost(const Mapping& m) {
        {"an io_uring", "the kernel shows nobody what is in flight in it: run the program without io_uring"}},
       {"/[aio]",
        {"a context of asynchronous I/O (io_setup)",
-        "the kernel shows nobody what is in flight in it: run the program without asynchronous I/O"}},
+        "it has requests that do not end, or was made past libc and libaio: run the program without "
+        "asynchronous "
+        "I/O"}},
       {"/secretmem", {"secret memory (memfd_secret)", "nobody but the program may read it"}},
       {"/dev/infiniband/",
        {"an InfiniBand adapter", "its queues are in the adapter: take checkpoints before it is opened"}},

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "image/format/object_number.h"
+#include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/memory/other_name.h"
@@ -117,6 +118,14 @@ void MemoryMap::classify(Mapping& m) {
     // private in any case.
     m.kind = MappingKind::kAnonymous;
     if (!m.shared) m.map_flags |= kMapPrivate;
+    m.shared = false;
+    return;
+  }
+  if (path.starts_with(aio_contexts::kPath) && says_deleted && m.shared) {
+    // The ring of a context of asynchronous I/O: can_be_restarted() says whether it is made again. The kernel writes to it.
+    m.kind = MappingKind::kAnonymous;
+    m.handling = Handling::kEager;
+    m.whole = true;
     m.shared = false;
     return;
   }

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/threads/own_threads.h"
@@ -26,12 +27,13 @@ struct ForkBackEnd::Report {
   uint64_t bytes_memory, bytes_written, image_state, sequential;
 };
 
-// What a forked child does not get a copy of is copied now: shared memory, and what the program excluded from
-// fork.
+// What a forked child does not get a copy of is copied now: shared memory, rings to which the kernel goes on writing, and
+// what the program excluded from fork.
 Result<void> ForkBackEnd::capture_memory() {
   for (Mapping& m : attempt_.capture.map.mappings()) {
     if (m.handling == Handling::kSkip) continue;
-    const bool copied_by_fork = !m.shared && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
+    const bool is_ring = std::string_view(m.path, m.path_len).starts_with(aio_contexts::kPath);
+    const bool copied_by_fork = !m.shared && !is_ring && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
     m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
   }
   CKPT_TRY(list_memory(&attempt_.eager));

@@ -38,6 +38,7 @@ struct ProcessCapture {
   ArenaVector<StoppedThread> threads;
   ArenaVector<PendingSignalRecord> pending;
   std::span<const CapturedSystemV> system_v;
+  bool between_requests = false;  // what asynchronous I/O is under way cannot be told at this instant
 
   // By which it is found out.
   ProcessTexts texts;

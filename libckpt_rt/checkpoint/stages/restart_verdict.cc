@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -21,7 +22,9 @@ bool is_noted(const Mapping& m, const ProcessCapture& capture) {
 }
 
 LostMapping lost_by_restart(const Mapping& m, const ProcessCapture& capture) {
-  if (!std::string_view(m.path, m.path_len).starts_with(socket_mappings::kPath)) return what_is_lost(m);
+  const std::string_view path(m.path, m.path_len);
+  if (path.starts_with(aio_contexts::kPath) && aio_contexts::note(m.range)) return {};
+  if (!path.starts_with(socket_mappings::kPath)) return what_is_lost(m);
   if (is_noted(m, capture)) return {};
   return {"memory of a socket", "what the kernel and others put there no other process can make again"};
 }

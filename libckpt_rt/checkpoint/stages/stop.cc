@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
@@ -165,6 +166,13 @@ Result<void> Stop::look(Watch& watch) {
     DescriptorCapture& descriptors;
     ~Sampling() { descriptors.await_samples(); }
   } sampling{capture.descriptors};
+  // Before descriptors are looked at: a request that ends may count in an eventfd.
+  capture.between_requests = aio_contexts::drain(stop_state.threads) == aio_contexts::Drained::kBetween;
+  if (capture.between_requests) {
+    return make_error(ExitCode::kUnavailable, 0,
+                      "a thread was between a call of io_submit, io_setup or io_destroy and its result; the "
+                      "checkpoint is taken again");
+  }
   CKPT_TRY(capture.descriptors.begin_sampling(tid, sharers));
 
   CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
