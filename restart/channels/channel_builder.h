@@ -73,6 +73,7 @@ struct ChannelSocket {
   ucred made_by = {};                    // SO_PEERCRED as it was; pid 0: not known
   ucred listens_as = {};                 // of a listening socket: as it is now
   int listens_with = -1;                 // the same: the length of its queue
+  bool has_waiting = false;              // the same: a connection of the job waits there
   std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
   bool is_tcp() const {
@@ -162,6 +163,8 @@ class ChannelBuilder {
   // As call_as(): as the process that had made `s`. by: the process that has called in the end.
   bool made_as(const ChannelSocket& s, const ucred& who, const std::function<long()>& call,
                pid_t* by = nullptr);
+  bool connect_at_once(const ChannelSocket& s, int fd, const ChannelSocket& like, const SocketName& at,
+                       const ucred& who, int room_in, pid_t* by = nullptr);
   struct Listener {
     int fd, backlog;
     ucred* listens_as;

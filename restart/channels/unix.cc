@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/made_by.h"
@@ -28,6 +29,16 @@ ScopedFd accept_of(int listener, pid_t connected_by) {
         by.pid == connected_by)
       return accepted;
   }
+}
+
+// Closes connections that wait there, none of which is the job's.
+void drop_some(int listener) {
+  constexpr int kAtOnce = 64;
+  const int flags = fcntl(listener, F_GETFL);
+  fcntl(listener, F_SETFL, flags | O_NONBLOCK);
+  for (int i = 0; i < kAtOnce && ScopedFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)).valid(); ++i) {
+  }
+  fcntl(listener, F_SETFL, flags);
 }
 
 bool is_same(const ucred& a, const ucred& b) { return a.pid == b.pid && a.uid == b.uid && a.gid == b.gid; }
@@ -73,9 +84,8 @@ Result<void> ChannelBuilder::connect_unix() {
     ChannelSocket& listener = *s->listener;
     listen_for(*s, {listener.fd, listener.listens_with, &listener.listens_as});
     // Which of the processes that have it had connected it nobody can see before it is accepted.
-    const bool connected =
-        made_as(*s, process_of(*s), [&] { return connect_name(listener, s->fd, listener.name) ? 0L : -1L; });
-    if (!connected) {
+    const int room_in = std::exchange(listener.has_waiting, true) ? -1 : listener.fd;
+    if (!connect_at_once(*s, s->fd, listener, listener.name, process_of(*s), room_in)) {
       say("{}: the connection that waits to be accepted cannot be made again ({})", describe(*s),
           errno_name(errno));
     }
@@ -123,6 +133,27 @@ bool ChannelBuilder::made_as(const ChannelSocket& s, const ucred& who, const std
   if (by != nullptr) *by = made.no_process != 0 || who.pid <= 0 ? getpid() : who.pid;
   errno = made.error;
   return made.result >= 0;
+}
+
+// Where clients that are not of the job have filled the queue connect(2) would wait until somebody accepts them, which nobody
+// does. room_in: the listening socket, in which none of the job's connections waits; -1: one does.
+bool ChannelBuilder::connect_at_once(const ChannelSocket& s, int fd, const ChannelSocket& like,
+                                     const SocketName& at, const ucred& who, int room_in, pid_t* by) {
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  const bool connected = made_as(
+      s, who,
+      [&] {
+        while (!connect_name(like, fd, at)) {
+          if (errno != EAGAIN || room_in < 0) return -1L;
+          drop_some(room_in);
+        }
+        return 0L;
+      },
+      by);
+  const int error = errno;
+  fcntl(fd, F_SETFL, 0);  // settle() sets what the program had
+  errno = error;
+  return connected;
 }
 
 void ChannelBuilder::say_maker(const ChannelSocket& s, const ucred& who, int error) const {
@@ -209,8 +240,7 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
   if (fd < 0) return cannot_make(client);
   if (keep_client) listen_for(client, *listener);
   pid_t connected_by = getpid();
-  if (!made_as(
-          client, connects, [&] { return connect_name(client, fd, at) ? 0L : -1L; }, &connected_by))
+  if (!connect_at_once(client, fd, client, at, connects, listener->fd, &connected_by))
     return cannot_make(client);
   const int flags = fcntl(listener->fd, F_GETFL);
   fcntl(listener->fd, F_SETFL, flags & ~O_NONBLOCK);

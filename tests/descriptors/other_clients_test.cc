@@ -2,6 +2,7 @@
 // program's own connections lead where they led, and nobody waits for room.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -33,6 +34,7 @@ class OtherClients : public testing::TestWithParam<bool> {
         children_.push_back(child);
         continue;
       }
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       constexpr int kKept = 64;
       for (int fds[kKept] = {}, n = 0;; n = (n + 1) % kKept) {
         const auto* address = reinterpret_cast<const sockaddr*>(&to);
