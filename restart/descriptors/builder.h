@@ -48,9 +48,12 @@ class DescriptorBuilder {
   void set_owner(const ParsedOpenFile& file, int fd);
   Result<void> add_watches(const ParsedOpenFile& file, int fd);
   int sent_descriptor(const ParsedOpenFile& file) const;  // of one that waits in a socket; -1: none
+  static void add_timers(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
   void add_locks(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
   void finish();
 
+  // inotify.cc
+  void add_file_watches(const ParsedOpenFile& file, int inotify) const;
   // files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
   Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
