@@ -172,7 +172,7 @@ class ChannelBuilder {
   Result<Listener> listener_at(const ChannelSocket& like, const SocketName& at);
   void listen_for(const ChannelSocket& client, const Listener& listener);
   static ucred process_of(const ChannelSocket& s);
-  bool is_connected_to(const ChannelSocket& listener) const;
+  int room_while_making(const ChannelSocket& listener) const;
   Result<void> connect_datagrams();
 
   // tcp.cc

@@ -31,6 +31,9 @@ ScopedFd accept_of(int listener, pid_t connected_by) {
   }
 }
 
+// Clients that are not of the job may be before it, and are accepted first.
+constexpr int kRoomForOne = 64;
+
 // Closes connections that wait there, none of which is the job's.
 void drop_some(int listener) {
   constexpr int kAtOnce = 64;
@@ -50,7 +53,7 @@ Result<void> ChannelBuilder::connect_unix() {
   for (auto& s : sockets_) {
     if (s->detail.domain != AF_UNIX || s->detail.backlog < 0) continue;
     CKPT_TRY(make(*s));
-    s->listens_with = is_connected_to(*s) ? std::max(s->detail.backlog, kRoomWhileMaking) : s->detail.backlog;
+    s->listens_with = std::max(s->detail.backlog, room_while_making(*s));
     if (!made_as(*s, s->made_by, [&] { return listen(s->fd, s->listens_with); })) return cannot_make(*s);
     s->listens_as = s->made_by;
   }
@@ -82,6 +85,10 @@ Result<void> ChannelBuilder::connect_unix() {
   for (ChannelSocket* s : waiting) {
     CKPT_TRY(make(*s));
     ChannelSocket& listener = *s->listener;
+    if (!listener.has_waiting) {
+      listener.listens_with = std::max(listener.detail.backlog, kRoomWhileMaking);
+      made_as(listener, listener.listens_as, [&] { return listen(listener.fd, listener.listens_with); });
+    }
     listen_for(*s, {listener.fd, listener.listens_with, &listener.listens_as});
     // Which of the processes that have it had connected it nobody can see before it is accepted.
     const int room_in = std::exchange(listener.has_waiting, true) ? -1 : listener.fd;
@@ -113,12 +120,13 @@ Result<void> ChannelBuilder::connect_unix() {
   return {};
 }
 
-// Will a socket of the job connect to it again?
-bool ChannelBuilder::is_connected_to(const ChannelSocket& listener) const {
-  return std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
+// The length that the queue of a listening socket needs for those of the job that connect to it and are accepted at once.
+int ChannelBuilder::room_while_making(const ChannelSocket& listener) const {
+  const bool is_needed = std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
     return s->is(AF_UNIX, listener.detail.type) && s->detail.backlog < 0 &&
-           (s->listener == &listener || s->name == listener.name || s->peer_name == listener.name);
+           (s->name == listener.name || s->peer_name == listener.name);
   });
+  return is_needed ? kRoomForOne : 0;
 }
 
 ucred ChannelBuilder::process_of(const ChannelSocket& s) {
@@ -209,17 +217,17 @@ Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket
   std::string key = fmt::format("{} ", like.detail.type);
   key.append(reinterpret_cast<const char*>(&at.address), at.length);
   if (auto known = helpers_.find(key); known != helpers_.end())
-    return Listener{known->second.fd, kRoomWhileMaking, &known->second.listens_as};
+    return Listener{known->second.fd, kRoomForOne, &known->second.listens_as};
   ScopedFd fd(socket(AF_UNIX, like.detail.type | SOCK_CLOEXEC, 0));
   bool unlink_after = false;
   CKPT_TRY(bind_name(const_cast<ChannelSocket&>(like), fd.get(), at, unlink_after));
-  if (listen(fd.get(), kRoomWhileMaking) != 0) return cannot_make(like);
+  if (listen(fd.get(), kRoomForOne) != 0) return cannot_make(like);
   auto up = working_->park(std::move(fd), "a socket");
   if (!up.ok()) return up.error();
   Helper& helper = helpers_[key];
   helper = {*up, {}};
   if (unlink_after) leave_over(at, like);
-  return Listener{*up, kRoomWhileMaking, &helper.listens_as};
+  return Listener{*up, kRoomForOne, &helper.listens_as};
 }
 
 // client gets connected to `at`; the accepted end is returned. Who connects, and who listens there meanwhile, is what the ends are
