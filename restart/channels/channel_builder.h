@@ -72,6 +72,8 @@ struct ChannelSocket {
   bool said_sender = false;
   ucred made_by = {};                    // SO_PEERCRED as it was; pid 0: not known
   ucred listens_as = {};                 // of a listening socket: as it is now
+  int listens_with = -1;                 // the same: the length of its queue
+  bool has_waiting = false;              // the same: a connection of the job waits there
   std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
   bool is_tcp() const {
@@ -158,8 +160,11 @@ class ChannelBuilder {
   Result<std::pair<ScopedFd, ScopedFd>> make_pair(const ChannelSocket& s);
   void say_maker(const ChannelSocket& s, const ucred& who, int error) const;
   Result<void> connect_without_peer(ChannelSocket& s);
-  // As call_as(): as the process that had made `s`.
-  bool made_as(const ChannelSocket& s, const ucred& who, const std::function<long()>& call);
+  // As call_as(): as the process that had made `s`. by: the process that has called in the end.
+  bool made_as(const ChannelSocket& s, const ucred& who, const std::function<long()>& call,
+               pid_t* by = nullptr);
+  bool connect_at_once(const ChannelSocket& s, int fd, const ChannelSocket& like, const SocketName& at,
+                       const ucred& who, int room_in, pid_t* by = nullptr);
   struct Listener {
     int fd, backlog;
     ucred* listens_as;
@@ -167,6 +172,7 @@ class ChannelBuilder {
   Result<Listener> listener_at(const ChannelSocket& like, const SocketName& at);
   void listen_for(const ChannelSocket& client, const Listener& listener);
   static ucred process_of(const ChannelSocket& s);
+  int room_while_making(const ChannelSocket& listener) const;
   Result<void> connect_datagrams();
 
   // tcp.cc
@@ -230,6 +236,10 @@ class ChannelBuilder {
   std::set<std::string> listens_at_;          // names at which other hosts of the job arrive
   std::vector<ScopedFd> listeners_;           // in which they arrive; until they have
 };
+
+// The length of the queue of a listening socket while connections are made. Clients that are not of the job come as soon
+// as it listens, and connect(2) waits for room.
+inline constexpr int kRoomWhileMaking = 4096;
 
 // options.cc: those that are to be set before bind, and all others.
 void set_early_options(int fd, const ChannelSocket& s);

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,6 +42,33 @@ SocketName loopback(int domain) {
   return name;
 }
 
+SocketName end_of(int fd, bool peer) {
+  SocketName name;
+  name.length = sizeof(name.address);
+  auto* to = reinterpret_cast<sockaddr*>(&name.address);
+  if ((peer ? getpeername : getsockname)(fd, to, &name.length) != 0) name.length = 0;
+  return name;
+}
+
+// Clients that are not of the job come as soon as somebody listens at their server's port again. Their connections are
+// closed: they find the program itself when they try again.
+ScopedFd accept_own(int listener, int client) {
+  constexpr int kLongestWaitMs = 10'000;  // the kernel may send again what found no room
+  const std::string own = end_text(end_of(client, false));
+  for (;;) {
+    pollfd arrives{listener, POLLIN, 0};
+    if (poll(&arrives, 1, kLongestWaitMs) != 1) {
+      errno = ETIMEDOUT;
+      return ScopedFd();
+    }
+    ScopedFd accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!accepted.valid() && errno != EAGAIN && errno != ECONNABORTED) return accepted;
+    if (!accepted.valid()) continue;
+    const SocketName from = end_of(accepted.get(), true);
+    if (from.length != 0 && end_text(from) == own) return accepted;
+  }
+}
+
 bool is_connection(const ChannelSocket& s) {
   return s.is_tcp() && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kConnection;
 }
@@ -79,10 +107,7 @@ bool ChannelBuilder::has_port(int fd, const SocketName& from, BindAs way) {
   if (way == BindAs::kBound) return true;
   set_int(fd, IPPROTO_IP, kIpLocalPortRange, 0);
   set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
-  SocketName got;
-  got.length = sizeof(got.address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&got.address), &got.length);
-  return got.port() == from.port();
+  return end_of(fd, false).port() == from.port();
 }
 
 // A socket with the address `from`, connected to `to`. wait: the address may be free again in a second.
@@ -99,11 +124,14 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
         return cannot_make(like);
       }
-      if (bind_end(fd.get(), like, from, way) && ::connect(fd.get(), to.get(), to.length) == 0) {
+      const bool bound = bind_end(fd.get(), like, from, way);
+      if (bound && ::connect(fd.get(), to.get(), to.length) == 0) {
         if (!has_port(fd.get(), from, way)) continue;
         return fd;
       }
       error = errno;
+      // An address of another host: no port of it becomes free here.
+      if (!bound && error == EADDRNOTAVAIL) return cannot_make(like);
     }
     if (error == EADDRINUSE || error == EADDRNOTAVAIL) end_ended_connections(from.port());
     if ((error != EADDRINUSE && error != EADDRNOTAVAIL) || now_ns(CLOCK_MONOTONIC) > until) break;
@@ -117,23 +145,20 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
 Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like, const SocketName& server,
                                                        const SocketName& client,
                                                        const SocketName& client_sees) {
-  ScopedFd listener(socket(server.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  ScopedFd listener(socket(server.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!listener.valid()) return cannot_make(like);
   // Its connections inherit this, so that the program's own listening socket can have the port as well.
   set_int(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (like.detail.reuse_port != 0) set_int(listener.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   if (server.family() == AF_INET6) set_int(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (!bind_port(like, listener.get(), server) || listen(listener.get(), 4) != 0) {
+  if (!bind_port(like, listener.get(), server) || listen(listener.get(), kRoomWhileMaking) != 0) {
     return make_error(ExitCode::kUnavailable, errno,
                       "{}: {} cannot be taken again ({}): end the program that has it; connections of the "
                       "killed program without SO_REUSEADDR hold it for a minute",
                       describe(like), server.text(), errno_name(errno));
   }
   SocketName to = client_sees;
-  if (to.port() == 0) {
-    to.length = sizeof(to.address);
-    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&to.address), &to.length);
-  }
+  if (to.port() == 0) to = end_of(listener.get(), false);
   auto from = connect_from(like, to.family(), client, to, true);
   if (!from.ok()) {
     from = connect_from(like, to.family(), SocketName{}, to, false);
@@ -142,7 +167,7 @@ Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like
   }
   Ends ends;
   ends.client = std::move(*from);
-  ends.server.reset(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ends.server = accept_own(listener.get(), ends.client.get());
   if (!ends.server.valid()) return cannot_make(like);
   return ends;
 }
@@ -203,9 +228,11 @@ Result<void> ChannelBuilder::connect_tcp() {
   std::vector<ChannelSocket*> waiting;
   for (auto& s : sockets_)
     if (is_connection(*s) && s->fd < 0) waiting.push_back(s.get());
-  // A queue may hold more than its length says: a connection counts for the client before it counts for the queue.
+  // A queue may hold more than its length says: a connection counts for the client before it counts for the queue. And
+  // clients that are not of the job may be there first.
   for (ChannelSocket* s : listening) {
-    if (listen(s->fd, s->detail.backlog + static_cast<int>(waiting.size())) != 0) return cannot_make(*s);
+    const int room = waiting.empty() ? s->detail.backlog : std::max(s->detail.backlog, kRoomWhileMaking);
+    if (listen(s->fd, room) != 0) return cannot_make(*s);
   }
   // In the order in which they were made, as far as it can be told. Those that were being connected come last, and find
   // the queues as full as they were.

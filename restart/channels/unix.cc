@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/made_by.h"
@@ -17,7 +18,31 @@
 namespace ckpt {
 namespace {
 
-constexpr int kHelperBacklog = 16;
+// Clients that are not of the job come as soon as somebody listens at their server's name again. Their connections are
+// closed: they find the program itself when they try again.
+ScopedFd accept_of(int listener, pid_t connected_by) {
+  for (;;) {
+    ScopedFd accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    ucred by{};
+    socklen_t size = sizeof(by);
+    if (!accepted.valid() || getsockopt(accepted.get(), SOL_SOCKET, SO_PEERCRED, &by, &size) != 0 ||
+        by.pid == connected_by)
+      return accepted;
+  }
+}
+
+// Clients that are not of the job may be before it, and are accepted first.
+constexpr int kRoomForOne = 64;
+
+// Closes connections that wait there, none of which is the job's.
+void drop_some(int listener) {
+  constexpr int kAtOnce = 64;
+  const int flags = fcntl(listener, F_GETFL);
+  fcntl(listener, F_SETFL, flags | O_NONBLOCK);
+  for (int i = 0; i < kAtOnce && ScopedFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)).valid(); ++i) {
+  }
+  fcntl(listener, F_SETFL, flags);
+}
 
 bool is_same(const ucred& a, const ucred& b) { return a.pid == b.pid && a.uid == b.uid && a.gid == b.gid; }
 
@@ -28,9 +53,8 @@ Result<void> ChannelBuilder::connect_unix() {
   for (auto& s : sockets_) {
     if (s->detail.domain != AF_UNIX || s->detail.backlog < 0) continue;
     CKPT_TRY(make(*s));
-    const bool listens =
-        made_as(*s, s->made_by, [&] { return listen(s->fd, std::max(s->detail.backlog, 0)); });
-    if (!listens) return cannot_make(*s);
+    s->listens_with = std::max(s->detail.backlog, room_while_making(*s));
+    if (!made_as(*s, s->made_by, [&] { return listen(s->fd, s->listens_with); })) return cannot_make(*s);
     s->listens_as = s->made_by;
   }
   for (auto& s : sockets_) {
@@ -61,11 +85,14 @@ Result<void> ChannelBuilder::connect_unix() {
   for (ChannelSocket* s : waiting) {
     CKPT_TRY(make(*s));
     ChannelSocket& listener = *s->listener;
-    listen_for(*s, {listener.fd, listener.detail.backlog, &listener.listens_as});
+    if (!listener.has_waiting) {
+      listener.listens_with = std::max(listener.detail.backlog, kRoomWhileMaking);
+      made_as(listener, listener.listens_as, [&] { return listen(listener.fd, listener.listens_with); });
+    }
+    listen_for(*s, {listener.fd, listener.listens_with, &listener.listens_as});
     // Which of the processes that have it had connected it nobody can see before it is accepted.
-    const bool connected =
-        made_as(*s, process_of(*s), [&] { return connect_name(listener, s->fd, listener.name) ? 0L : -1L; });
-    if (!connected) {
+    const int room_in = std::exchange(listener.has_waiting, true) ? -1 : listener.fd;
+    if (!connect_at_once(*s, s->fd, listener, listener.name, process_of(*s), room_in)) {
       say("{}: the connection that waits to be accepted cannot be made again ({})", describe(*s),
           errno_name(errno));
     }
@@ -86,10 +113,20 @@ Result<void> ChannelBuilder::connect_unix() {
   }
   // Others may have listened at it when those that came before connected.
   for (auto& s : sockets_) {
-    if (s->detail.domain != AF_UNIX || s->detail.backlog < 0 || is_same(s->listens_as, s->made_by)) continue;
+    if (s->detail.domain != AF_UNIX || s->detail.backlog < 0) continue;
+    if (is_same(s->listens_as, s->made_by) && s->listens_with == s->detail.backlog) continue;
     made_as(*s, s->made_by, [&] { return listen(s->fd, s->detail.backlog); });
   }
   return {};
+}
+
+// The length that the queue of a listening socket needs for those of the job that connect to it and are accepted at once.
+int ChannelBuilder::room_while_making(const ChannelSocket& listener) const {
+  const bool is_needed = std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
+    return s->is(AF_UNIX, listener.detail.type) && s->detail.backlog < 0 &&
+           (s->name == listener.name || s->peer_name == listener.name);
+  });
+  return is_needed ? kRoomForOne : 0;
 }
 
 ucred ChannelBuilder::process_of(const ChannelSocket& s) {
@@ -97,11 +134,34 @@ ucred ChannelBuilder::process_of(const ChannelSocket& s) {
   return {p.pid, p.uid[1], p.gid[1]};
 }
 
-bool ChannelBuilder::made_as(const ChannelSocket& s, const ucred& who, const std::function<long()>& call) {
+bool ChannelBuilder::made_as(const ChannelSocket& s, const ucred& who, const std::function<long()>& call,
+                             pid_t* by) {
   const CallAs made = call_as(who, [&](std::array<int, 2>&) { return call(); });
   if (made.no_process != 0) say_maker(s, who, made.no_process);
+  if (by != nullptr) *by = made.no_process != 0 || who.pid <= 0 ? getpid() : who.pid;
   errno = made.error;
   return made.result >= 0;
+}
+
+// Where clients that are not of the job have filled the queue connect(2) would wait until somebody accepts them, which nobody
+// does. room_in: the listening socket, in which none of the job's connections waits; -1: one does.
+bool ChannelBuilder::connect_at_once(const ChannelSocket& s, int fd, const ChannelSocket& like,
+                                     const SocketName& at, const ucred& who, int room_in, pid_t* by) {
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  const bool connected = made_as(
+      s, who,
+      [&] {
+        while (!connect_name(like, fd, at)) {
+          if (errno != EAGAIN || room_in < 0) return -1L;
+          drop_some(room_in);
+        }
+        return 0L;
+      },
+      by);
+  const int error = errno;
+  fcntl(fd, F_SETFL, 0);  // settle() sets what the program had
+  errno = error;
+  return connected;
 }
 
 void ChannelBuilder::say_maker(const ChannelSocket& s, const ucred& who, int error) const {
@@ -152,22 +212,22 @@ Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket
   for (auto& s : sockets_) {
     if (s->detail.domain == AF_UNIX && s->detail.backlog >= 0 && s->detail.type == like.detail.type &&
         s->name == at)
-      return Listener{s->fd, s->detail.backlog, &s->listens_as};
+      return Listener{s->fd, s->listens_with, &s->listens_as};
   }
   std::string key = fmt::format("{} ", like.detail.type);
   key.append(reinterpret_cast<const char*>(&at.address), at.length);
   if (auto known = helpers_.find(key); known != helpers_.end())
-    return Listener{known->second.fd, kHelperBacklog, &known->second.listens_as};
+    return Listener{known->second.fd, kRoomForOne, &known->second.listens_as};
   ScopedFd fd(socket(AF_UNIX, like.detail.type | SOCK_CLOEXEC, 0));
   bool unlink_after = false;
   CKPT_TRY(bind_name(const_cast<ChannelSocket&>(like), fd.get(), at, unlink_after));
-  if (listen(fd.get(), kHelperBacklog) != 0) return cannot_make(like);
+  if (listen(fd.get(), kRoomForOne) != 0) return cannot_make(like);
   auto up = working_->park(std::move(fd), "a socket");
   if (!up.ok()) return up.error();
   Helper& helper = helpers_[key];
   helper = {*up, {}};
   if (unlink_after) leave_over(at, like);
-  return Listener{*up, kHelperBacklog, &helper.listens_as};
+  return Listener{*up, kRoomForOne, &helper.listens_as};
 }
 
 // client gets connected to `at`; the accepted end is returned. Who connects, and who listens there meanwhile, is what the ends are
@@ -187,11 +247,12 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
   }
   if (fd < 0) return cannot_make(client);
   if (keep_client) listen_for(client, *listener);
-  if (!made_as(client, connects, [&] { return connect_name(client, fd, at) ? 0L : -1L; }))
+  pid_t connected_by = getpid();
+  if (!connect_at_once(client, fd, client, at, connects, listener->fd, &connected_by))
     return cannot_make(client);
   const int flags = fcntl(listener->fd, F_GETFL);
   fcntl(listener->fd, F_SETFL, flags & ~O_NONBLOCK);
-  ScopedFd accepted(accept4(listener->fd, nullptr, nullptr, SOCK_CLOEXEC));
+  ScopedFd accepted = accept_of(listener->fd, connected_by);
   fcntl(listener->fd, F_SETFL, flags);
   if (!accepted.valid()) return cannot_make(client);
   if (!keep_client) CKPT_TRY(park_far_end(client, std::move(from)));

@@ -32,6 +32,16 @@ Error cannot_make(const ParsedOpenFile& file) {
   return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", file.path, errno_name(errno));
 }
 
+// The last argument of timerfd_settime(2) and its flags.
+std::pair<itimerspec, int> setting_of(const TimerDetail& t) {
+  itimerspec spec{to_timespec(t.interval_ns), to_timespec(t.remaining_ns)};
+  const bool wall_clock = t.clock == CLOCK_REALTIME || t.clock == CLOCK_REALTIME_ALARM;
+  if (!wall_clock || (t.flags & TFD_TIMER_ABSTIME) == 0 || t.remaining_ns == 0) return {spec, 0};
+  // A moment of the day stays that moment, also when it has passed since.
+  spec.it_value = to_timespec(t.clock_ns + t.remaining_ns);
+  return {spec, static_cast<int>(t.flags)};
+}
+
 int nonblocking(const ParsedOpenFile& file) { return static_cast<int>(file.record.open_flags) & O_NONBLOCK; }
 
 }  // namespace
@@ -71,14 +81,7 @@ Result<ScopedFd> DescriptorBuilder::make_timerfd(const ParsedOpenFile& file) {
   for_each_detail<TimerDetail>(file, OpenFileDetail::kTimer, [&](const TimerDetail& t, Blob) {
     made.reset(timerfd_create(t.clock, TFD_CLOEXEC | nonblocking(file)));
     if (!made.valid()) return;
-    itimerspec spec{to_timespec(t.interval_ns), to_timespec(t.remaining_ns)};
-    int flags = 0;
-    const bool wall_clock = t.clock == CLOCK_REALTIME || t.clock == CLOCK_REALTIME_ALARM;
-    if (wall_clock && (t.flags & TFD_TIMER_ABSTIME) != 0 && t.remaining_ns != 0) {
-      // A moment of the day stays that moment, also when it has passed since.
-      flags = static_cast<int>(t.flags);
-      spec.it_value = to_timespec(t.clock_ns + t.remaining_ns);
-    }
+    const auto [spec, flags] = setting_of(t);
     if (t.remaining_ns != 0 || t.interval_ns != 0)
       failed = timerfd_settime(made.get(), flags, &spec, nullptr) != 0;
     if (t.ticks != 0 && !failed && ioctl(made.get(), kSetTicks, &t.ticks) != 0) {
@@ -88,6 +91,13 @@ Result<ScopedFd> DescriptorBuilder::make_timerfd(const ParsedOpenFile& file) {
   });
   if (!made.valid() || failed) return cannot_make(file);
   return made;
+}
+
+void DescriptorBuilder::add_timers(const ParsedOpenFile& file, int fd, RestoredDescriptors& result) {
+  for_each_detail<TimerDetail>(file, OpenFileDetail::kTimer, [&](const TimerDetail& t, Blob) {
+    const auto [spec, flags] = setting_of(t);
+    if (t.remaining_ns != 0) result.timers.push_back({fd, flags, spec, t.ticks});
+  });
 }
 
 Result<ScopedFd> DescriptorBuilder::make_signalfd(const ParsedOpenFile& file) {
@@ -132,6 +142,7 @@ Result<ScopedFd> DescriptorBuilder::make_pidfd(const ParsedOpenFile& file) {
 Result<ScopedFd> DescriptorBuilder::make_epoll(const ParsedOpenFile& file) {
   ScopedFd made(epoll_create1(EPOLL_CLOEXEC));
   if (!made.valid()) return cannot_make(file);
+  if (nonblocking(file) != 0) fcntl(made.get(), F_SETFL, O_NONBLOCK);
   return made;
 }
 

@@ -48,9 +48,12 @@ class DescriptorBuilder {
   void set_owner(const ParsedOpenFile& file, int fd);
   Result<void> add_watches(const ParsedOpenFile& file, int fd);
   int sent_descriptor(const ParsedOpenFile& file) const;  // of one that waits in a socket; -1: none
+  static void add_timers(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
   void add_locks(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
   void finish();
 
+  // inotify.cc
+  void add_file_watches(const ParsedOpenFile& file, int inotify) const;
   // files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
   Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
@@ -83,7 +86,7 @@ class DescriptorBuilder {
   std::string kept_copy(const ParsedOpenFile& file) const;
   bool is_kept(const ParsedOpenFile& file) const;
   bool is_lost_directory(const ParsedOpenFile& file) const;
-  bool make_of_contents(const ParsedOpenFile& file);
+  bool make_of_contents(const ParsedOpenFile& file, const std::string& path);
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
   // another.
   std::string name_to_open(const ParsedOpenFile& file) const;

@@ -135,6 +135,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     builder.set_owner(file, fd);
     if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
     if (builder.kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
+    if (builder.kind_of(file) == OpenFileKind::kTimerFd) builder.add_timers(file, fd, result);
     if (builder.kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
         sealed.insert(file.record.object).second) {
       // Through our own descriptor: the program's may be open only for reading.
@@ -158,6 +159,16 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     }
   }
   return result;
+}
+
+void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options) {
+  const DescriptorBuilder builder(meta, options);
+  for (const auto& file : meta.open_files) {
+    const bool is_shared = options.inherited != nullptr && options.inherited->contains(file.record.id);
+    const int fd = builder.first_descriptor(file);
+    if (builder.kind_of(file) == OpenFileKind::kInotify && !is_shared && fd >= 0)
+      builder.add_file_watches(file, fd);
+  }
 }
 
 Result<void> DescriptorBuilder::take_standard_streams() {
@@ -308,7 +319,7 @@ void DescriptorBuilder::add_locks(const ParsedOpenFile& file, int fd, RestoredDe
         break;
       case FileLockKind::kPosix:
         r = fcntl(fd, F_SETLK, &range);
-        result.locks.push_back({fd, range.l_type, range.l_start, range.l_len});
+        result.locks.push_back({fd, range.l_type, range.l_start, range.l_len, r == 0});
         break;
       case FileLockKind::kOpenFileLock:
         r = fcntl(fd, F_OFD_SETLK, &range);

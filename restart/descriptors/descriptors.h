@@ -11,6 +11,8 @@
 // must use a working descriptor.
 #pragma once
 
+#include <time.h>
+
 #include <functional>
 #include <map>
 #include <set>
@@ -52,6 +54,8 @@ struct DescriptorOptions {
   // open at the checkpoint; nullptr: a process alone.
   bool in_place = false;
   const std::set<uint64_t>* open_in_job = nullptr;
+  // An inotify gets its watches by restore_file_watches(): it would tell the program that ckpt-restart opens files.
+  bool watch_later = false;
   // Of a job: the ids of all its processes, which are there by now, ended ones as well.
   const std::set<int>* processes = nullptr;
 };
@@ -62,6 +66,7 @@ struct ProcessLock {
   int fd;      // the program's
   short type;  // F_RDLCK, F_WRLCK
   int64_t start, length;
+  bool had;  // false: another process has it
 };
 
 // To be added with F_ADD_SEALS when the memfd's mappings are made and filled.
@@ -71,8 +76,18 @@ struct PendingSeals {
   uint32_t seals;
 };
 
+// A timerfd. It is set once more when the clocks go on from the checkpoint: until then its time runs, and that of the
+// program does not.
+struct ProcessTimer {
+  int fd;  // the program's
+  int flags;
+  itimerspec spec;
+  uint64_t ticks;  // expirations that were not read
+};
+
 struct RestoredDescriptors {
   std::vector<ProcessLock> locks;
+  std::vector<ProcessTimer> timers;
   std::vector<PendingSeals> pending_seals;
 };
 
@@ -83,6 +98,9 @@ Result<void> check_descriptors(const ImageMeta& meta, const DescriptorOptions& o
 // Errors: as above, kIo when a tail or the contents of a file without a name cannot be written,
 // kSystem. The highest descriptor of the image must be below working->first().
 Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options);
+
+// When all files are open that the new process needs: what each inotify of its own watches (DescriptorOptions::watch_later).
+void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options);
 
 int highest_descriptor(const ImageMeta& meta);  // -1: none
 

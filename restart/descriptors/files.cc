@@ -88,6 +88,14 @@ Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
   const auto& r = file.record;
   int flags = reopen_flags(r);
   if (S_ISLNK(r.mode)) flags |= O_NOFOLLOW;
+  auto is_of_its_type = [&](const struct stat& now) { return (now.st_mode & S_IFMT) == (r.mode & S_IFMT); };
+  auto other_type = [&](const struct stat& now) {
+    return make_error(ExitCode::kFileChanged, 0, "{} is {} now, it was {} at the checkpoint: put that back",
+                      path, type_name(now.st_mode), type_name(r.mode));
+  };
+  struct stat st;
+  // Not opened: a FIFO in its place would hold us up until somebody opens the other end.
+  if ((S_ISLNK(r.mode) ? lstat : stat)(path.c_str(), &st) == 0 && !is_of_its_type(st)) return other_type(st);
   ScopedFd fd(open(path.c_str(), flags));
   // O_NOATIME is for the file's owner only; the program may have given up that right since.
   if (!fd.valid() && errno == EPERM && (flags & O_NOATIME) != 0)
@@ -100,14 +108,10 @@ Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
     return make_error(e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kFileChanged, e,
                       "{} cannot be opened again ({}): {}", path, errno_name(e), remedy);
   }
-  struct stat st;
   if (fstat(fd.get(), &st) != 0) {
     return make_error(ExitCode::kSystem, errno, "{}: fstat ({})", path, errno_name(errno));
   }
-  if ((st.st_mode & S_IFMT) != (r.mode & S_IFMT)) {
-    return make_error(ExitCode::kFileChanged, 0, "{} is {} now, it was {} at the checkpoint: put that back",
-                      path, type_name(st.st_mode), type_name(r.mode));
-  }
+  if (!is_of_its_type(st)) return other_type(st);
   if ((S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) && st.st_rdev != r.rdev) {
     return make_error(ExitCode::kFileChanged, 0,
                       "{} is another device than at the checkpoint: make the same one", path);

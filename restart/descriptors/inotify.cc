@@ -56,6 +56,11 @@ Result<ScopedFd> DescriptorBuilder::make_inotify(const ParsedOpenFile& file) {
     return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})",
                       describe(file, first_descriptor(file)), errno_name(errno));
   }
+  if (!options_.watch_later || first_descriptor(file) < 0) add_file_watches(file, made.get());
+  return made;
+}
+
+void DescriptorBuilder::add_file_watches(const ParsedOpenFile& file, int inotify) const {
   struct Watch {
     InotifyWatchDetail detail;
     std::string path;
@@ -73,13 +78,13 @@ Result<ScopedFd> DescriptorBuilder::make_inotify(const ParsedOpenFile& file) {
   std::vector<StandIn> gone;
   std::vector<int32_t> gone_numbers;
   for (const Watch& w : watches) {
-    if (!skip_to(made.get(), stand_in, next, w.detail.watch)) {
+    if (!skip_to(inotify, stand_in, next, w.detail.watch)) {
       say("{}: watch {} cannot be put on again: its number cannot be had",
           describe(file, first_descriptor(file)), w.detail.watch);
       continue;
     }
     const int got =
-        w.path.empty() ? -1 : inotify_add_watch(made.get(), w.path.c_str(), w.detail.mask | IN_MASK_CREATE);
+        w.path.empty() ? -1 : inotify_add_watch(inotify, w.path.c_str(), w.detail.mask | IN_MASK_CREATE);
     if (got == w.detail.watch) {
       ++next;
       continue;
@@ -90,7 +95,7 @@ Result<ScopedFd> DescriptorBuilder::make_inotify(const ParsedOpenFile& file) {
           describe(file, first_descriptor(file)), w.path, errno_name(error));
     }
     gone.emplace_back();
-    if (inotify_add_watch(made.get(), gone.back().name.c_str(), IN_OPEN) == w.detail.watch) {
+    if (inotify_add_watch(inotify, gone.back().name.c_str(), IN_OPEN) == w.detail.watch) {
       gone_numbers.push_back(w.detail.watch);
       ++next;
     } else {
@@ -98,9 +103,8 @@ Result<ScopedFd> DescriptorBuilder::make_inotify(const ParsedOpenFile& file) {
           describe(file, first_descriptor(file)), w.detail.watch, errno_name(errno));
     }
   }
-  drop_events(made.get());
-  for (const int32_t number : gone_numbers) inotify_rm_watch(made.get(), number);
-  return made;
+  drop_events(inotify);
+  for (const int32_t number : gone_numbers) inotify_rm_watch(inotify, number);
 }
 
 }  // namespace ckpt

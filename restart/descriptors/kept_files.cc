@@ -19,8 +19,10 @@ bool is_regular(const ParsedOpenFile& file) {
          (file.record.flags & kOpenFileDeleted) == 0 && S_ISREG(file.record.mode);
 }
 
-bool is_same(const struct stat& st, const OpenFileRecord& r) {
-  return st.st_dev == r.device && st.st_ino == r.inode && S_ISREG(st.st_mode);
+bool lead_to_one_file(const std::string& path, const std::string& link) {
+  struct stat one, other;
+  return stat(path.c_str(), &one) == 0 && lstat(link.c_str(), &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
 }
 
 }  // namespace
@@ -31,7 +33,8 @@ std::string DescriptorBuilder::kept_link(const ParsedOpenFile& file) const {
   const auto& r = file.record;
   std::string path = options_.kept_files + "/" + kept_file_name(r.device, r.inode, false).text;
   struct stat st;
-  return lstat(path.c_str(), &st) == 0 && is_same(st, r) ? path : std::string();
+  // Not its device: since a reboot, or in a container started again, the file system may have another number.
+  return lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == r.inode ? path : std::string();
 }
 
 // Only one of the contents at the checkpoint.
@@ -49,17 +52,16 @@ std::string DescriptorBuilder::kept_copy(const ParsedOpenFile& file) const {
 std::string DescriptorBuilder::name_to_open(const ParsedOpenFile& file) const {
   std::string path(file.path);
   const std::string link = kept_link(file);
-  struct stat st;
-  return !link.empty() && (stat(path.c_str(), &st) != 0 || !is_same(st, file.record)) ? link : path;
+  return !link.empty() && !lead_to_one_file(path, link) ? link : path;
 }
 
 // Its own name leads nowhere, or to another file, and that is no matter.
 bool DescriptorBuilder::is_kept(const ParsedOpenFile& file) const {
   if (is_of_process(file)) return false;
+  const std::string path(file.path);
+  if (const std::string link = kept_link(file); !link.empty()) return !lead_to_one_file(path, link);
   struct stat st;
-  const bool there = stat(std::string(file.path).c_str(), &st) == 0;
-  if (there && is_same(st, file.record)) return false;
-  return !kept_link(file).empty() || (!there && (has_contents(file) || !kept_copy(file).empty()));
+  return stat(path.c_str(), &st) != 0 && (has_contents(file) || !kept_copy(file).empty());
 }
 
 // One that is open, and has been removed since. What the program still knows to be in it is gone as well.
@@ -70,9 +72,8 @@ bool DescriptorBuilder::is_lost_directory(const ParsedOpenFile& file) const {
          lstat(std::string(file.path).c_str(), &st) != 0 && errno == ENOENT;
 }
 
-bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file) {
+bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file, const std::string& path) {
   const auto& r = file.record;
-  const std::string path(file.path);
   ScopedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) return false;
   const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
@@ -130,9 +131,11 @@ Result<void> DescriptorBuilder::put_back_files() {
     CKPT_TRY(make_directory_of(path, meta_.process.record));
     if (!link.empty() && (file.record.flags & kOpenFileOneName) != 0)
       CKPT_TRY(separate_from_new_name(link, path, options_.say));
-    const bool back = !link.empty()        ? ::link(link.c_str(), path.c_str()) == 0
-                      : has_contents(file) ? make_of_contents(file)
-                                           : copy_file(copy, path, file.record.mode);
+    // Whole, or not there: a restart that is killed half way must find it gone once more.
+    const auto make = [&](const std::string& to) {
+      return has_contents(file) ? make_of_contents(file, to) : copy_file(copy, to, file.record.mode);
+    };
+    const bool back = !link.empty() ? ::link(link.c_str(), path.c_str()) == 0 : make_under_name(path, make);
     if (back) {
       say("{} was gone: it is there again", path);
     } else if (link.empty()) {

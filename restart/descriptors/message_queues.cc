@@ -83,6 +83,8 @@ Result<ScopedFd> DescriptorBuilder::make_message_queue(const ParsedOpenFile& fil
   const bool removed = is_removed(file);
   const std::string name =
       removed ? fmt::format("ckpt-{}-{}", getpid(), file.record.inode) : queue_name(file);
+  // Nobody's: an earlier restart may have been killed before it took the name away.
+  if (removed) syscall(SYS_mq_unlink, name.c_str());
   const uint32_t mode = file.record.mode & 07777;
   mq_attr attributes = attributes_of(file);
   ScopedFd queue = open_queue(name, O_RDWR | O_NONBLOCK | O_CREAT | O_EXCL, 0600,

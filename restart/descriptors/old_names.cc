@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -61,8 +62,11 @@ bool made_since(const std::string& path, int64_t taken_ns, struct statx* now) {
          now->stx_btime.tv_sec * 1'000'000'000 + now->stx_btime.tv_nsec > taken_ns - kFileClockLateNs;
 }
 
-std::string passing_name(const std::string& path) {
-  return fmt::format("{}/.ckpt-restored-{}", fs::path(path).parent_path().string(), getpid());
+// In the same directory. It is nobody's: an earlier restart may have been killed before it gave the file its name.
+std::string free_passing_name(const std::string& path) {
+  std::string name = fmt::format("{}/.ckpt-restored-{}", fs::path(path).parent_path().string(), getpid());
+  unlink(name.c_str());
+  return name;
 }
 
 }  // namespace
@@ -79,13 +83,25 @@ Result<std::string> take_name_back(const NameTaken& name, const Say& say) {
                                         uint64_t{now.stx_ino}, name.sequence);
   if (::link(name.path.c_str(), aside.c_str()) != 0 && errno != EEXIST) return std::string();
   if (name.one_name) CKPT_TRY(separate_from_new_name(name.link, name.path, say));
-  const std::string passing = passing_name(name.path);
+  const std::string passing = free_passing_name(name.path);
   if (::link(name.link.c_str(), passing.c_str()) != 0) return std::string();
   if (rename(passing.c_str(), name.path.c_str()) != 0) {
     unlink(passing.c_str());
     return std::string();
   }
   return aside;
+}
+
+bool make_under_name(const std::string& path, const std::function<bool(const std::string&)>& make) {
+  const std::string passing = free_passing_name(path);
+  if (!make(passing)) return false;
+  if (renameat2(AT_FDCWD, passing.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return true;
+  // A file system that cannot do that.
+  const bool named = errno == EINVAL && ::link(passing.c_str(), path.c_str()) == 0;
+  const int error = errno;
+  unlink(passing.c_str());
+  errno = error;
+  return named;
 }
 
 bool copy_file(const std::string& from_path, const std::string& to_path, uint32_t mode) {
@@ -118,7 +134,7 @@ Result<void> separate_from_new_name(const std::string& link, const std::string& 
   if (lstat(link.c_str(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2) return {};
   const std::string name = other_name(path, st);
   if (name.empty()) return {};
-  const std::string made = passing_name(name);
+  const std::string made = free_passing_name(name);
   bool done = copy_file(name, made, st.st_mode);
   if (done) {
     const ScopedFd file(open(made.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));

@@ -25,6 +25,14 @@ bool has_view(const SharedObject& o) {
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
+// One without a key has nothing but its number, which another one may have by now: after a reboot they begin anew. One that was
+// made since and is in use is somebody else's. (Not in use: an earlier restart from this image has made it.)
+bool may_be_the_same(const shmid_ds& now, const MappingRecord& then, int64_t taken_ns) {
+  const bool made_since = int64_t{now.shm_ctime} * 1'000'000'000 > taken_ns;
+  return now.shm_perm.__key == then.sysv_key &&
+         (then.sysv_key != IPC_PRIVATE || now.shm_nattch == 0 || !made_since);
+}
+
 // "/memfd:name (deleted)" or "/dir/name (deleted)" -> name
 std::string object_name(std::string_view path) {
   constexpr std::string_view kDeleted = " (deleted)";
@@ -169,7 +177,8 @@ Result<void> SharedObjects::make_sysv(SharedObject& o, uint64_t at, ReportChanne
   bool old = false;
   // Segments outlive programs: the old one is still there unless somebody removed it.
   // One that was removed has no key that would tell it from another: that one has to be removed as well.
-  if (shmctl(r.sysv_shmid, IPC_STAT, &state) == 0 && state.shm_perm.__key == r.sysv_key &&
+  if (shmctl(r.sysv_shmid, IPC_STAT, &state) == 0 &&
+      may_be_the_same(state, r, meta_.process.record.realtime_ns) &&
       ((state.shm_perm.mode ^ r.sysv_mode) & kSegmentRemoved) == 0 && state.shm_segsz <= o.size &&
       whole_pages(state.shm_segsz) == whole_pages(o.size)) {
     id = r.sysv_shmid;

@@ -266,7 +266,9 @@ void finish_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes
   advise(m.start, length, m.flags & kMapRandom, MADV_RANDOM, notes);
   if ((m.flags & (kMapLocked | kMapLockOnFault)) != 0) {
     long on_fault = (m.flags & kMapLockOnFault) != 0 ? MLOCK_ONFAULT : 0;
-    if (failed(call(__NR_mlock2, m.start, length, on_fault))) notes |= kNoteLockRefused;
+    // Memory that nobody may touch is locked too, but the call fails: no page comes.
+    if (failed(call(__NR_mlock2, m.start, length, on_fault)) && m.prot != PROT_NONE)
+      notes |= kNoteLockRefused;
   }
 }
 
@@ -327,6 +329,17 @@ void add_seals(const RestorerArgs& a, uint32_t& notes) {
   }
 }
 
+void set_timers(const RestorerArgs& a) {
+  constexpr unsigned long kSetTicks = _IOW('T', 0, uint64_t);  // TFD_IOC_SET_TICKS, linux/timerfd.h
+  for (uint64_t i = 0; i < a.timer_count; ++i) {
+    const RestorerTimer& t = a.timers[i];
+    const long r = call(__NR_timerfd_settime, t.fd, t.flags, t.setting, 0L);
+    if (failed(r)) fail(a, RestartStage::kMm, RestorerStep::kTimers, r);
+    // Where the kernel cannot do this, a note has said so.
+    if (t.ticks != 0) call(__NR_ioctl, t.fd, kSetTicks, &t.ticks);
+  }
+}
+
 // Until all processes of the job have their memory.
 void wait_for_job(const RestorerArgs& a) {
   uint8_t byte = 0;
@@ -342,6 +355,19 @@ void close_own_descriptors(const RestorerArgs& a) {
   if (low > a.first_working_fd) call(__NR_close_range, a.first_working_fd, low - 1, 0L);
   if (high > low + 1) call(__NR_close_range, low + 1, high - 1, 0L);
   call(__NR_close_range, high + 1, ~0u, 0L);
+}
+
+// Closing a descriptor of a file has dropped the process's locks on it, and given them to a process that waited for one.
+void take_locks(const RestorerArgs& a, uint32_t& notes) {
+  for (uint32_t i = 0; i < a.lock_count; ++i) {
+    struct flock lock {};
+    lock.l_type = static_cast<short>(a.locks[i].type);
+    lock.l_whence = SEEK_SET;
+    lock.l_start = a.locks[i].start;
+    lock.l_len = a.locks[i].length;
+    const long r = call(__NR_fcntl, a.locks[i].fd, F_SETLK, &lock);
+    if (failed(r) && a.locks[i].had != 0) notes |= kNoteFileLockLost;
+  }
 }
 
 }  // namespace
@@ -379,24 +405,16 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
     add_seals(a, notes);  // others may have mapped or filled the file
   }
   continue_clocks(a, notes);
+  set_timers(a);  // CLOCK_BOOTTIME_ALARM needs a right
   if (long r = become_saved_user(a, notes); failed(r)) {
     fail(a, RestartStage::kMm, RestorerStep::kCredentials, r);
   }
   // A change of user makes a process undumpable and forgets the parent death signal: both afterwards.
   if (failed(call(__NR_prctl, PR_SET_DUMPABLE, a.dumpable, 0L, 0L, 0L))) notes |= kNoteDumpableRefused;
   call(__NR_prctl, PR_SET_PDEATHSIG, a.parent_death_signal, 0L, 0L, 0L);
-  report(a, RestartStage::kMm, RestorerStep::kNone, 0, notes);
-
   close_own_descriptors(a);
-  // Closing a descriptor of a file has dropped the process's locks on it.
-  for (uint32_t i = 0; i < a.lock_count; ++i) {
-    struct flock lock {};
-    lock.l_type = static_cast<short>(a.locks[i].type);
-    lock.l_whence = SEEK_SET;
-    lock.l_start = a.locks[i].start;
-    lock.l_len = a.locks[i].length;
-    call(__NR_fcntl, a.locks[i].fd, F_SETLK, &lock);
-  }
+  take_locks(a, notes);
+  report(a, RestartStage::kMm, RestorerStep::kNone, 0, notes);
   reinterpret_cast<RestartEntry>(a.entry)(&a.library);
   for (;;) call(__NR_exit_group, kExitSystem);
 }

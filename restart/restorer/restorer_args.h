@@ -78,6 +78,14 @@ struct RestorerLock {
   int32_t fd;
   int32_t type;  // F_RDLCK, F_WRLCK
   int64_t start, length;
+  uint64_t had;  // 1: it has been taken before; 0: another process had it, as a note has said
+};
+
+// A timerfd, set when the clocks go on: the time that loading takes is none of the program's.
+struct RestorerTimer {
+  int32_t fd, flags;
+  int64_t setting[4];  // as an itimerspec
+  uint64_t ticks;      // expirations that were not read
 };
 
 // Seals of a memfd, added when its mappings are made and filled.
@@ -100,6 +108,7 @@ enum class RestorerStep : int32_t {
   kRegister = 9,     // UFFDIO_REGISTER
   kFirstPages = 10,  // the loader's answer
   kTogether = 11,    // the other processes of the job
+  kTimers = 12,      // timerfd_settime
 };
 
 // What could not be brought back as it was, without being fatal: RestartStatus::detail of kMm.
@@ -114,6 +123,7 @@ enum RestorerNote : uint32_t {
   kNoteDumpableRefused = 1u << 6,
   kNoteCapabilitiesRefused = 1u << 7,
   kNoteSealRefused = 1u << 8,
+  kNoteFileLockLost = 1u << 9,  // fcntl(F_SETLK): another process was faster
 };
 
 struct RestorerArgs {
@@ -178,6 +188,8 @@ struct RestorerArgs {
   uint64_t drop_bounding;  // bits of the bounding set to drop
 
   uint32_t lock_count, seal_count;
+  uint64_t timer_count;
+  const RestorerTimer* timers;
   const RestorerLock* locks;
   const RestorerSeal* seals;
 

@@ -65,12 +65,14 @@ void make_lost_children(const ImageMeta& meta, ReportChannel& report) {
   for (const ParsedChild& child : meta.children) {
     if (has_ended(child)) make(child, meta.process.record, report);
   }
-  // The program had its signal for these before, or has it among those that are pending.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGCHLD);
+  // The program had its signals for these before, or has them among those that are pending.
+  uint64_t signals = 0;
+  for (const ParsedChild& child : meta.children) {
+    if (has_ended(child) && child.record.exit_signal > 0)
+      signals |= uint64_t{1} << (child.record.exit_signal - 1);
+  }
   const timespec now{0, 0};
-  while (sigtimedwait(&signals, nullptr, &now) == SIGCHLD) {
+  while (sys::call(__NR_rt_sigtimedwait, &signals, 0L, &now, sizeof(signals)) > 0) {
   }
   for (const ParsedChild& child : meta.children) {
     if (!has_ended(child)) make(child, meta.process.record, report);

@@ -176,6 +176,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   options.kept_files = kept_files_of(*spec.image, spec.image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   add_returning_files(meta, options.returning);
+  options.watch_later = true;
   options.mapped_objects = spec.job != nullptr ? spec.job->mapped_objects : objects.numbers();
   if (spec.job != nullptr) {
     options.inherited = &spec.job->files;
@@ -197,6 +198,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
       objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
   MemoryPlan memory(meta, *spec.fill, objects);
   CKPT_TRY(memory.build(fds.working));
+  restore_file_watches(meta, options);
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
   if (fds.feed.socket >= 0) CKPT_TRY(prepare_puts(fds));
 

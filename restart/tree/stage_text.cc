@@ -98,6 +98,8 @@ Error restorer_error(const RestartStatus& s, const std::function<std::string(uin
     case RestorerStep::kTogether:
       return make_error(ExitCode::kSystem, s.error,
                         "ckpt-restart was killed, or another process of the job ({})", name);
+    case RestorerStep::kTimers:
+      return make_error(ExitCode::kSystem, s.error, "a timerfd cannot be set ({})", name);
     case RestorerStep::kNone:
       break;
   }
@@ -178,7 +180,10 @@ std::vector<std::string> restorer_note_lines(uint32_t notes) {
        {kNoteTimeRefused, "CLOCK_MONOTONIC jumps: the time namespace could not be entered"},
        {kNoteDumpableRefused, "the program's dumpable flag could not be set as it was"},
        {kNoteCapabilitiesRefused, "capabilities could not be limited as they were"},
-       {kNoteSealRefused, "a memory file could not be sealed as it was"}});
+       {kNoteSealRefused, "a memory file could not be sealed as it was"},
+       {kNoteFileLockLost,
+        "a lock of a file (fcntl) that the program held was taken by another process while its memory came "
+        "back: the program goes on without it"}});
 }
 
 std::vector<std::string> library_note_lines(uint32_t notes) {

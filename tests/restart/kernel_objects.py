@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
-from stepped_program import CKPT, environment
-from stepped_test import NOT_RESTARTABLE, SteppedTest, needs_root
+from stepped_program import CKPT, RESTART, Program, environment
+from stepped_test import LOOP, NOT_RESTARTABLE, PRELUDE, SteppedTest, needs_root
 
 
 class Verdicts(SteppedTest):
@@ -163,6 +164,20 @@ class Addresses(SteppedTest):
         self.assertEqual(code, 69)
         self.assertIn("port %d" % port, text)
 
+    @needs_root
+    def test_ended_connections_of_an_address_that_is_not_here(self):
+        # Clients of another host have closed theirs: nobody waits for ports of that host, a second and a half each.
+        self.start("unshare", "--net")
+        self.do("[subprocess.run(['ip', *words.split()], check=True) for words in ('link set lo up', 'addr add 10.77.0.1/32 dev lo')]",
+                "s = socket.create_server(('127.0.0.1', 0), backlog=100); a = []",
+                "for i in range(60):\\n c = socket.create_connection(s.getsockname(), source_address=('10.77.0.1', 0)); a.append(s.accept()[0]); c.close()")
+        self.checkpoint()
+        self.kill_program()
+        # Elsewhere: a network without that address.
+        done = subprocess.run(["unshare", "--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh", RESTART, "--json", self.images],
+                              input=b"len(a), {c.recv(1) for c in a}\n", capture_output=True, timeout=60, check=False, env=environment())
+        self.assertEqual(done.stdout, b"(60, {b''})\n", done.stderr)
+
     def test_address_that_is_not_here(self):
         self.start()
         if self.ask("attempt(lambda: socket.socket(socket.AF_INET6).bind(('::1', 0)))") != "None":
@@ -215,6 +230,16 @@ class Children(SteppedTest):
         self.assertEqual(self.ask("a.wait(), b.wait(), len(caught)"), "(7, -15, 0)")
         self.assertEqual(self.ask("attempt(os.wait)"), "ECHILD")
 
+    def test_that_had_ended_with_a_signal_of_their_own(self):
+        # Made by a bare clone(2). The program had the signal before the checkpoint.
+        self.start()
+        self.do("caught = []; signal.signal(signal.SIGUSR1, lambda *_: caught.append(1))",
+                "b = subprocess.Popen(['/bin/true']); os.waitid(os.P_PID, b.pid, os.WEXITED | os.WNOWAIT)",
+                "c = call(56, int(signal.SIGUSR1), 0, 0, 0, 0) or os._exit(7)", "os.waitid(os.P_PID, c, os.WEXITED | os.WNOWAIT | 0x40000000)")
+        self.assertEqual(self.ask("len(caught)"), "1")
+        self.come_back()
+        self.assertEqual(self.ask("os.waitpid(c, 0x40000000)[1] >> 8, len(caught)"), "(7, 1)")
+
     def test_of_who_does_not_wait(self):
         self.start()
         self.do("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", self.CHILD)
@@ -234,67 +259,6 @@ class Children(SteppedTest):
         self.assertEqual(self.ask("os.waitid(os.P_PIDFD, its, os.WEXITED).si_status"), "9")
         self.assertEqual(self.ask("attempt(signal.pidfd_send_signal, other, 0)"), "ESRCH")
         self.assertEqual(self.ask("attempt(signal.pidfd_send_signal, mine, 0)"), "None")
-
-
-class KeptFiles(SteppedTest):
-    """Files that are removed or replaced after the checkpoint."""
-
-    def kept(self):
-        return [os.path.join(d, f) for d in os.listdir(self.images) if d.endswith(".files") for f in os.listdir(self.path("images/" + d))]
-
-    def test_removed_as_sort_does(self):
-        self.start()
-        self.do("open('t', 'w').write('temporary'); f = open('t'); f.read(4)")
-        self.do("g = open('log', 'a'); g.write('before'); g.flush()")
-        inode = self.ask("os.fstat(f.fileno()).st_ino")
-        self.checkpoint()
-        self.assertEqual(len(self.kept()), 2)
-        for _ in range(2):  # and once more from the same image
-            self.do("os.unlink('t'); g.write('after'); g.flush(); os.unlink('log')")
-            self.kill_program()
-            self.restart()
-            self.assertEqual(sum("it is there again" in n for n in self.notes), 2, self.notes)
-            self.assertEqual(self.ask("f.read(), os.stat('t').st_ino == os.fstat(f.fileno()).st_ino == %s" % inode), "('orary', True)")
-            self.assertEqual(self.ask("open('log').read()"), "before")
-            self.do("f.seek(4)")
-
-    def test_replaced(self):
-        self.start()
-        self.do("open('state', 'w').write('old'); f = open('state')")
-        self.checkpoint()
-        self.do("open('new', 'w').write('new one'); os.rename('new', 'state')")
-        self.kill_program()
-        self.restart()
-        self.assertEqual(self.ask("f.read(), open('state').read()"), "('old', 'new one')")
-
-    def test_copies(self):
-        self.start(CKPT_FILES="copies")
-        self.do("open('t', 'w').write('temporary'); os.utime('t', (1000, 2000)); f = open('t')")
-        self.checkpoint()
-        self.do("os.unlink('t')")
-        self.kill_program()
-        self.restart()
-        self.assertEqual(self.ask("f.read(), os.stat('t').st_mtime, os.stat('t').st_nlink"), "('temporary', 2000.0, 1)")
-
-    def test_none(self):
-        self.start(CKPT_FILES="none")
-        self.do("f = open('t', 'w')")
-        self.checkpoint()
-        self.assertEqual(self.kept(), [])
-        os.unlink(self.path("t"))
-        self.kill_program()
-        self.assertEqual(self.refused()[0], 72)
-
-    def test_go_with_their_image(self):
-        self.start(CKPT_KEEP="1")
-        self.do("f = open('t', 'w')")
-        for _ in range(3):
-            self.checkpoint()
-        self.assertEqual(len(self.kept()), 1)
-        # Our names are no other names of the file.
-        self.do("os.unlink('t'); f.write('deleted'); f.flush()")
-        self.assertEqual(self.come_back(), [])
-        self.assertEqual(self.ask("os.pread(os.open('/proc/self/fd/%d' % f.fileno(), os.O_RDONLY), 10, 0)"), "b'deleted'")
 
 
 class Others(SteppedTest):
@@ -334,6 +298,75 @@ class Others(SteppedTest):
         self.assertEqual(self.ask("e.poll(0) == [(n, 1)]"), "True", notes)
         self.do("os.read(kept, 1)")
         self.assertEqual(self.ask("e.poll(0)"), "[]")
+
+    def test_a_fifo_in_the_place_of_a_file(self):
+        self.start(CKPT_FILES="none")
+        self.do("f = open('file', 'w+'); d = os.mkdir('room') or os.open('room', os.O_RDONLY)")
+        self.checkpoint()
+        self.kill_program()
+        for name, what in ("file", "a regular file"), ("room", "a directory"):
+            os.rename(self.path(name), self.path("away"))
+            os.mkfifo(self.path(name))
+            code, text = self.refused()
+            self.assertEqual(code, 72)
+            self.assertIn("is a FIFO now, it was " + what, text)
+            os.unlink(self.path(name))
+            os.rename(self.path("away"), self.path(name))
+
+    def test_timerfd_waits_while_memory_is_loaded(self):
+        self.start()
+        self.do("big = os.urandom(1 << 20) * 64", "t = call(283, 1, 0); due = time.monotonic() + 0.3",
+                "call(286, t, 0, struct.pack('4q', 0, 0, 0, 300_000_000), None)")
+        self.come_back("--eager")
+        self.assertEqual(self.ask("(struct.unpack('q', os.read(t, 8)), time.monotonic() >= due)"), "((1,), True)")
+
+    @needs_root
+    def test_shared_memory_without_a_key_that_is_somebody_elses_now(self):
+        # As after a reboot, when numbers begin anew: one of the same size and number, which is in use.
+        shared = ("libc.shmat.restype = ctypes.c_void_p", "at = lambda: libc.shmat(m, None, 0)")
+        self.start()
+        self.do(*shared, "m = libc.shmget(0, 4096, 0o600)", "a = at(); ctypes.memset(a, 120, 4)")
+        number = int(self.ask("m"))
+        self.addCleanup(lambda: subprocess.run(["ipcrm", "-m", str(number)], capture_output=True, check=False))
+        self.checkpoint()
+        until = time.time() + 1  # the kernel tells whole seconds
+        self.kill_program()
+        subprocess.run(["ipcrm", "-m", str(number)], check=True)
+        while time.time() < until:
+            time.sleep(0.01)
+        other = Program(["/usr/bin/python3", "-c", PRELUDE + LOOP])
+        self.addCleanup(other.end)
+        self.assertEqual(other.child.stdout.readline(), b"up\n")
+        for step in (*shared, f"open('/proc/sys/kernel/shm_next_id', 'w').write('{number}')", "m = libc.shmget(0, 4096, 0o600)", "a = at(); ctypes.memset(a, 121, 4)"):
+            self.assertEqual(other.ask("do " + step), "None")
+        self.assertEqual(int(other.ask("m")), number)
+        self.restart()
+        self.assertEqual(other.ask("ctypes.string_at(a, 4)"), "b'yyyy'")
+        self.assertEqual(self.ask("ctypes.string_at(a, 4)"), "b'xxxx'")
+        self.assertIn("comes back with id", " ".join(self.notes))
+
+    @needs_root
+    def test_locked_memory_that_nobody_may_touch(self):
+        self.start()
+        self.do("g = libc.mmap(None, 4096, 0, 0x22, -1, 0)", "libc.mlockall(1)")
+        self.come_back()
+        self.assertEqual([n for n in self.notes if "locked" in n], [])
+        self.assertEqual(self.ask("'lo' in open('/proc/self/smaps').read().partition('%x-' % g)[2].partition('VmFlags:')[2].partition(chr(10))[0].split()"), "True")
+
+    def test_flags_of_an_epoll_and_of_the_stack(self):
+        self.start()
+        self.do("e = select.epoll(); fcntl.fcntl(e.fileno(), fcntl.F_SETFL, os.O_NONBLOCK)",
+                "flags = lambda: open('/proc/self/smaps').read().partition('[stack]')[2].partition('VmFlags:')[2].partition(chr(10))[0]")
+        self.stays("fcntl.fcntl(e.fileno(), fcntl.F_GETFL), flags()")
+
+    def test_inotify_says_nothing_of_the_restart(self):
+        self.start()
+        self.do("f = open('file', 'w+b'); f.write(b'x' * 8192); f.flush(); m = mmap.mmap(f.fileno(), 8192)", "i = call(294, 0o4000); w = call(254, i, b'.', 0xfff)",
+                "e = select.epoll(); e.register(i, select.EPOLLIN)")
+        self.come_back()
+        self.assertEqual(self.ask("e.poll(0), attempt(os.read, i, 4096)"), "([], 'EAGAIN')")
+        self.do("m[0] = 121", "open('other', 'w').close()")
+        self.assertEqual(self.ask("e.poll(0) == [(i, 1)], b'other' in os.read(i, 4096)"), "(True, True)")
 
     def test_private_mapping_of_a_deleted_file(self):
         self.start()

@@ -37,7 +37,8 @@ uint32_t flags_of(const ParsedMapping& m) {
   uint32_t saved = m.record.flags;
   if (kind_of(m) == MappingKind::kAnonymous) {
     flags |= MAP_ANONYMOUS;
-    if ((saved & kMapGrowsDown) != 0) flags |= MAP_GROWSDOWN | MAP_STACK;
+    // Without MAP_STACK: to newer kernels it means MADV_NOHUGEPAGE as well.
+    if ((saved & kMapGrowsDown) != 0) flags |= MAP_GROWSDOWN;
     if ((saved & kMapHugeTlb) != 0) {
       flags |= MAP_HUGETLB;
       // A power of two: parse_meta has checked it.

@@ -61,13 +61,13 @@ Result<void> RestorerRange::reserve(uint64_t view_bytes) {
   }
 
   uint64_t code = pages(restorer_blob().size());
-  uint64_t lists = pages(sizeof(RestorerArgs) + meta.mappings.size() * sizeof(RestorerMapping) +
-                         fill_.fills.size() * sizeof(RestorerFill) +
-                         (lazy_.registered.size() + 1) * sizeof(RestorerLazyRange) +
-                         std::min<uint64_t>(meta.process.groups.size(), kMostGroups) * sizeof(uint32_t) +
-                         descriptors_.locks.size() * sizeof(RestorerLock) +
-                         descriptors_.pending_seals.size() * sizeof(RestorerSeal) + meta.mm.auxv.size() +
-                         (other ? saved_vdso_code(meta).size() : 0) + 10 * 64);
+  uint64_t lists = pages(
+      sizeof(RestorerArgs) + meta.mappings.size() * sizeof(RestorerMapping) +
+      fill_.fills.size() * sizeof(RestorerFill) + (lazy_.registered.size() + 1) * sizeof(RestorerLazyRange) +
+      std::min<uint64_t>(meta.process.groups.size(), kMostGroups) * sizeof(uint32_t) +
+      descriptors_.locks.size() * sizeof(RestorerLock) + descriptors_.timers.size() * sizeof(RestorerTimer) +
+      descriptors_.pending_seals.size() * sizeof(RestorerSeal) + meta.mm.auxv.size() +
+      (other ? saved_vdso_code(meta).size() : 0) + 10 * 64);
   uint64_t parking = pages(vdso_.whole().size());
   uint64_t total = code + lists + kStackBytes + parking + pages(view_bytes) + (lazy_.any() ? kPageSize : 0);
   auto room = find_room(std::move(taken), total, kMargin, Addr{kLowest});
@@ -136,9 +136,19 @@ Result<void> RestorerRange::fill_in(const std::vector<RestorerMapping>& mappings
   a.groups = place(meta.process.groups.data(), a.group_count);
 
   std::vector<RestorerLock> locks;
-  for (const ProcessLock& l : descriptors_.locks) locks.push_back({l.fd, l.type, l.start, l.length});
+  for (const ProcessLock& l : descriptors_.locks) locks.push_back({l.fd, l.type, l.start, l.length, l.had});
   a.lock_count = static_cast<uint32_t>(locks.size());
   a.locks = place(locks.data(), locks.size());
+  std::vector<RestorerTimer> timers;
+  for (const ProcessTimer& t : descriptors_.timers) {
+    timers.push_back({t.fd,
+                      t.flags,
+                      {t.spec.it_interval.tv_sec, t.spec.it_interval.tv_nsec, t.spec.it_value.tv_sec,
+                       t.spec.it_value.tv_nsec},
+                      t.ticks});
+  }
+  a.timer_count = timers.size();
+  a.timers = place(timers.data(), timers.size());
   std::vector<RestorerSeal> seals;
   for (const PendingSeals& s : descriptors_.pending_seals) seals.push_back({s.fd, s.seals});
   a.seal_count = static_cast<uint32_t>(seals.size());
