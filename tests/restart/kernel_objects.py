@@ -9,6 +9,8 @@ import subprocess
 import sys
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_network import enter_own_network  # noqa: E402
 from stepped_program import CKPT, environment
 from stepped_test import NOT_RESTARTABLE, SteppedTest, needs_root
 
@@ -378,4 +380,5 @@ class Others(SteppedTest):
 
 
 if __name__ == "__main__":
+    enter_own_network()
     sys.exit(unittest.main())
