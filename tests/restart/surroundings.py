@@ -308,7 +308,7 @@ class Surroundings(unittest.TestCase):
         self.kill_program()
         for path, directories, files in os.walk(self.images):
             for name in [path, *(os.path.join(path, f) for f in files)]:
-                os.chown(name, 65534, 65534)
+                os.chown(name, 65534, 65534, follow_symlinks=False)
         self.restart(how=ANOTHER_USER)
         self.assertEqual(self.program.ask("os.getpriority(os.PRIO_PROCESS, 0)"), "0")
         self.assertTrue([n for n in self.notes if "nice value" in n], self.notes)
