@@ -9,8 +9,9 @@ if [ "$(id -u)" -ne 0 ]; then
   say "not root: tests that need rights take the unprivileged path (mode fork, namespaces) and say so"
 fi
 say "running the tests"
-# Two at a time; a test that cannot share the machine has RUN_SERIAL.
-ctest --test-dir "$build" --output-on-failure --no-tests=error -j2 "$@" || {
+# Three at a time, on two processors too: tests of jobs, of hosts and of the commands use a third of one, and wait. A test that
+# cannot share the machine has RUN_SERIAL.
+ctest --test-dir "$build" --output-on-failure --no-tests=error -j3 "$@" || {
   code=$?
   say "what failed, and the end of what it said"
   # A section of the log for each test; those that passed are left out.

@@ -114,15 +114,18 @@ inline uint64_t told_at_exec(int pid, uint64_t what) {
   return 0;
 }
 
-// A small file of /proc about a thread; what does not fit is left out.
+// A small file of /proc about a thread; what does not fit is left out, and so are the groups in a status file: of a user of
+// a directory service they may be hundreds, ahead of what is looked for.
 class ProcText {
  public:
   ProcText(int pid, int tid, const char* name) {
     const ProcFile file(pid, name, tid);
-    const int fd = file.fd();
-    if (fd < 0) return;
-    const long n = sys::call(__NR_read, fd, text_, sizeof(text_));
-    if (n > 0) length_ = static_cast<size_t>(n);
+    if (file.fd() < 0) return;
+    char piece[kPiece];
+    for (long n = kPiece; n == kPiece;) {  // less: the end
+      n = sys::call(__NR_read, file.fd(), piece, sizeof(piece));
+      for (long i = 0; i < n; ++i) add(piece[i]);
+    }
   }
   std::string_view text() const { return {text_, length_}; }
   // The number behind a key. 0: it is not there.
@@ -137,8 +140,19 @@ class ProcText {
   }
 
  private:
+  static constexpr long kPiece = 2048;
+
+  void add(char c) {
+    if (in_groups_ && c != '\n') return;
+    in_groups_ = false;
+    if (length_ == sizeof(text_)) return;
+    text_[length_++] = c;
+    in_groups_ = c == '\t' && text().ends_with("\nGroups:\t");
+  }
+
   char text_[4096];
   size_t length_ = 0;
+  bool in_groups_ = false;
 };
 
 }  // namespace ckpt::trace

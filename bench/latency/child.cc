@@ -107,8 +107,11 @@ Child::Child(const Places& places, const std::vector<std::string>& command, Setu
   if (setup_.method == kPlainFork) {
     environment = {"LD_PRELOAD=" + places.plain_fork(), "PLAIN_FORK_FILE=" + directory_ + "/image"};
   } else if (setup_.method != kNone && setup_.method != kCriu) {
-    environment = {"LD_PRELOAD=" + places.library(), "CKPT_DIR=" + directory_, "CKPT_MODE=" + setup_.method,
-                   "CKPT_KEEP=1"};
+    environment = {
+        "LD_PRELOAD=" + places.library(), "CKPT_DIR=" + directory_, "CKPT_MODE=" + setup_.method,
+        "CKPT_KEEP=1",
+        // Of one thread: the host may take a processor away for seconds. That is measured, not an error.
+        "CKPT_STOP_TIMEOUT=30s"};
     if (!setup_.segment.empty()) environment.push_back("CKPT_SEGMENT=" + setup_.segment);
     if (!setup_.pool.empty()) environment.push_back("CKPT_POOL=" + setup_.pool);
     for (const std::string& setting : setup_.settings) {

@@ -15,10 +15,11 @@ import unittest
 
 sys.dont_write_bytecode = True  # the source directory stays as it is
 HERE = os.path.dirname(os.path.abspath(__file__))
-os.environ.setdefault("AMOUNT", "400")  # percent: what is over at once does not go back
+LONG_AMOUNT = os.environ.get("CKPT_LONG") == "1"
+os.environ.setdefault("AMOUNT", "400" if LONG_AMOUNT else "200")  # percent: what is over at once does not go back
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "jobs"))
 import channel_programs  # noqa: E402
-from job_tree import CKPT, LONG, PATIENCE, Tree, adopt_orphans, environment  # noqa: E402
+from job_tree import CKPT, LONG, PATIENCE, Tree, adopt_orphans, enter_own_network, environment  # noqa: E402
 
 SEED = int(os.environ.get("CKPT_SEED", time.time_ns() % 1_000_000))
 KINDS = [kind.__name__ for kind in channel_programs.KINDS]
@@ -28,7 +29,7 @@ RUNS_LONG = {"stream_pair", "seqpacket_pair", "dgram_pair"}  # seconds, and nobo
 CHECKPOINT_MAY_REFUSE = {"backlog_bytes_unix", "backlog_bytes_tcp", "udp_cork"}
 
 # A connection with little room crawls once a checkpoint has made it larger for a moment: less of it then.
-AMOUNTS = {"tcp_options": ["env", "AMOUNT=20"], **dict.fromkeys(["tcp4", "tcp6", "unix_path", "unix_abstract"], ["env", "AMOUNT=1500"])}
+AMOUNTS = {"tcp_options": ["env", "AMOUNT=20"], **dict.fromkeys(["tcp4", "tcp6", "unix_path", "unix_abstract"], ["env", f"AMOUNT={1500 if LONG_AMOUNT else 800}"])}
 
 POOL = """
 import multiprocessing, hashlib
@@ -38,8 +39,8 @@ def work(n):
     return n, digest.hex()
 if __name__ == "__main__":
     with multiprocessing.Pool(3) as pool:
-        for n, text in pool.imap(work, range(1500), chunksize=4): found = (n, text); print(*found) if n % 100 == 0 else None
-        print(sum(int(text[:8], 16) for _, text in pool.map(work, range(1500))))
+        for n, text in pool.imap(work, range(5000), chunksize=4): found = (n, text); print(*found) if n % 100 == 0 else None
+        print(sum(int(text[:8], 16) for _, text in pool.map(work, range(5000))))
 """
 PIPELINE = """seq 1 60000 | python3 -c '
 import sys
@@ -116,6 +117,7 @@ class Trials(unittest.TestCase):
             more, why = self.trial(name, command, shorter, output, [])
             times += more
             refusals |= why
+        self.assertTrue(times > 0 or not must, f"{name} never went back: {sorted(refusals)}")
         print(f"{name}: {seconds:.1f} s, went back {times} times; refused: {sorted(refusals)}", file=sys.stderr)
 
 
@@ -136,6 +138,7 @@ for kind in KINDS:
         kind, [*AMOUNTS.get(kind, []), "python3", channel_programs.__file__, kind], kind in RUNS_LONG))
 
 adopt_orphans()
+enter_own_network()
 if __name__ == "__main__":
     print(f"CKPT_SEED={SEED}", file=sys.stderr)
     unittest.main(verbosity=2)

@@ -130,7 +130,7 @@ class BackOfJob(ToldJob):
                     self.assertEqual(self.do(f"state['n'], state.update(n={n}), os.write(pipe[1], b'x')"), (0, None, 1))
                     self.back()
                 # An agent that has nothing to do leaves a moment after its answer.
-                end = time.monotonic() + 10
+                end = time.monotonic() + 60
                 while counts() != before and time.monotonic() < end:
                     time.sleep(0.01)
                 self.assertEqual(counts(), before)

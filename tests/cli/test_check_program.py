@@ -25,13 +25,14 @@ class CheckProgram(CkptTest):
         self.assertEqual({i: f["level"] for i, f in findings.items()}, {"preload": "ok", "saved": "ok", "restart": "ok"})
 
     def test_job(self):
-        code, findings, result = self.check("bash", "-c", "setsid sleep 597 & sleep 598 & sleep 599")
+        one, two, three = (f"{597 + i}.{os.getpid()}" for i in range(3))  # no other test's
+        code, findings, result = self.check("bash", "-c", f"setsid sleep {one} & sleep {two} & sleep {three}", after="2s")
         self.assertEqual(code, OK, result.stdout)
         self.assertIn("4 processes", findings["saved"]["detail"])
         for name in glob.glob("/proc/[0-9]*/cmdline"):
             try:
                 with open(name, "rb") as f:
-                    self.assertNotRegex(f.read(), rb"^sleep\x0059[789]\x00")
+                    self.assertNotRegex(f.read(), rb"^sleep\x0059[789]\.%d\x00" % os.getpid())
             except OSError:
                 pass
 
@@ -47,7 +48,7 @@ class CheckProgram(CkptTest):
         self.assertIn("static", finding["detail"])
 
     def test_member_that_cannot_be_preloaded(self):
-        code, findings, _ = self.check("bash", "-c", "env -i /bin/sleep 600; :")
+        code, findings, _ = self.check("bash", "-c", "env -i /bin/sleep 600; :", after="2s")
         self.assertEqual(code, UNSUPPORTED)
         self.assertIn("without libckpt_rt.so", findings["checkpoint"]["detail"])
 

@@ -58,18 +58,19 @@ class EveryTest(CkptTest):
 
     def test_cheap_and_dear(self):
         cheap = self.learned(self.start("cheap", "--every", "auto", "--mtbf", "24h"))
-        dear = self.learned(self.start("dear", "--every", "auto", "--mtbf", "24h", "--mode", "sequential", megabytes=96))
+        # All threads stand until half of the memory is in a pipe whose reader takes a MiB every 20 ms.
+        slow = f"{sys.executable} -c 'import sys, time\nwhile sys.stdin.buffer.read(1 << 20): time.sleep(0.02)'"
+        dear = self.learned(self.start("dear", "--every", "auto", "--mtbf", "24h", "--mode", "sequential", "--pool", "4M", "--to", slow, megabytes=16))
         self.assertEqual(cheap["every_mtbf_ns"], 24 * 3600 * 10**9)
-        # 96 MiB are copied while all threads stand.
         self.assertGreater(dear["every_overhead_ns"], 2 * cheap["every_overhead_ns"])
         self.assertGreater(dear["every_ns"], cheap["every_ns"])
 
     def test_the_clock_follows_it(self):
-        # Of such a machine every few tens of milliseconds, or as long as one takes.
+        # Of such a machine every few tens of milliseconds, or as long as one takes, which is what the machine makes of it.
         program = self.start("often", "--every", "auto", "--mtbf", "1s")
         self.wait(lambda: self.stat(program)["checkpoints"] >= 4)
         stat = self.stat(program)
-        self.assertLess(stat["every_ns"], 10**9)
+        self.assertLess(stat["every_ns"], max(10**9, stat["every_latency_ns"] + 1))
         text = self.ckpt("stat", program.pid).stdout
         self.assertIn("checkpoints every", text)
         self.assertIn("auto; in force: ", text)

@@ -3,7 +3,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,11 +16,27 @@
 #include <sstream>
 #include <thread>
 
+#include "base/raii_fd.h"
 #include "image/write/meta_writer.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 
 namespace ckpt::test {
 namespace {
+
+// The successor wants the ports that the subject had. Meanwhile the kernel may give them to any other process of the
+// machine: in a network of its own the test meets nobody else. Without the right to one it shares that of all.
+class OwnNetwork final : public testing::Environment {
+  void SetUp() override {
+    if (unshare(CLONE_NEWNET) != 0) return;
+    ScopedFd control(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq loopback{};
+    std::strcpy(loopback.ifr_name, "lo");
+    ASSERT_EQ(ioctl(control.get(), SIOCGIFFLAGS, &loopback), 0);
+    loopback.ifr_flags = static_cast<short>(loopback.ifr_flags | IFF_UP);
+    ASSERT_EQ(ioctl(control.get(), SIOCSIFFLAGS, &loopback), 0);
+  }
+};
+const auto* const own_network = testing::AddGlobalTestEnvironment(new OwnNetwork);
 
 constexpr size_t kSharedBytes = 256u << 20;
 
@@ -207,7 +225,7 @@ void in_child(Work work) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     close_range(3, ~0u, 0);
-    alarm(20);  // a read that should have found something would wait for ever
+    alarm(60);  // a read that should have found something would wait for ever
     work();
     _exit(0);
   }

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -39,7 +40,7 @@ namespace {
 
 int64_t run_seconds() {
   const char* s = getenv("STORM_SECONDS");
-  return s != nullptr ? atoi(s) : 3;
+  return s != nullptr ? atoi(s) : 2;
 }
 
 // ask(ns) waits for ns and returns 0 or the errno with which it ended.
@@ -234,7 +235,8 @@ void timed_calls_are_neither_interrupted_nor_short(bool ignored_signals) {
   sigaddset(&usr2, SIGUSR2);
   ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &usr2, nullptr), 0);
   struct Tally {
-    uint64_t calls = 0, wrong = 0, brief = 0;
+    std::atomic<uint64_t> calls = 0;
+    uint64_t wrong = 0, brief = 0;
     int last_wrong = 0;
     int64_t worst_brief = 0, longest_over = 0;
   };
@@ -273,19 +275,25 @@ void timed_calls_are_neither_interrupted_nor_short(bool ignored_signals) {
     Storm storm(200'000);
     std::optional<IgnoredSignals> signals;
     if (ignored_signals) signals.emplace();
-    std::this_thread::sleep_for(std::chrono::seconds(run_seconds()));
+    // How much happens in a time is the scheduler's affair.
+    auto has_shown_something = [&] {
+      return stops() - stops_before > 1000 &&
+             std::all_of(tallies.begin(), tallies.end(), [](const Tally& t) { return t.calls > 10; });
+    };
+    do {
+      std::this_thread::sleep_for(std::chrono::seconds(run_seconds()));
+    } while (!has_shown_something());
     over = true;
     for (auto& t : threads) t.join();
   }
   for (size_t i = 0; i < all.size(); ++i) {
     const Tally& t = tallies[i];
-    printf("%-28s %6lu calls, at most %6.2f ms late\n", all[i].name.c_str(), t.calls, t.longest_over / 1e6);
-    EXPECT_GT(t.calls, 0u) << all[i].name;
+    printf("%-28s %6lu calls, at most %6.2f ms late\n", all[i].name.c_str(), t.calls.load(),
+           t.longest_over / 1e6);
     EXPECT_EQ(t.wrong, 0u) << all[i].name << " ended with errno " << t.last_wrong;
     EXPECT_EQ(t.brief, 0u) << all[i].name << " was short by " << t.worst_brief << " ns";
   }
   printf("%lu stops\n", stops() - stops_before);
-  EXPECT_GT(stops() - stops_before, 1000u);
 }
 
 TEST(Storm, TimedCallsAreNeitherInterruptedNorShort) { timed_calls_are_neither_interrupted_nor_short(false); }

@@ -10,7 +10,7 @@ import time
 import unittest
 
 import channel_programs
-from job_tree import LONG, NOBODY, Tree, adopt_orphans, root_of
+from job_tree import LONG, NOBODY, Tree, adopt_orphans, enter_own_network, root_of
 
 PROGRAM = ["python3", channel_programs.__file__]
 SEED = int(os.environ.get("CKPT_SEED", time.time_ns() % 1_000_000))
@@ -75,6 +75,7 @@ for name in KINDS:
     setattr(Channels, f"test_{name}", lambda self, name=name: self.all_trials(name))
 
 adopt_orphans()
+enter_own_network()
 if __name__ == "__main__":
     print(f"CKPT_SEED={SEED}", file=sys.stderr)
     unittest.main(verbosity=2)

@@ -10,6 +10,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_network import enter_own_network  # noqa: E402,F401  pylint: disable=unused-import
+
 BUILD = os.path.abspath(os.environ["CKPT_BUILD"])
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 LONG = os.environ.get("CKPT_LONG") == "1"

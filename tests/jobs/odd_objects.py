@@ -261,4 +261,5 @@ class OddObjects(unittest.TestCase):
 job_tree.adopt_orphans()
 
 if __name__ == "__main__":
+    job_tree.enter_own_network()
     unittest.main()

@@ -16,7 +16,7 @@ import time
 import unittest
 import urllib.request
 
-from job_tree import adopt_orphans, descendants, kill_all_below, state_of
+from job_tree import adopt_orphans, descendants, enter_own_network, kill_all_below, state_of
 
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
@@ -271,6 +271,7 @@ class PostgreSQL(Server):
 
 
 adopt_orphans()
+enter_own_network()
 if __name__ == "__main__":
     program = unittest.main(exit=False)
     result = program.result

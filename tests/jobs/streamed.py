@@ -192,7 +192,7 @@ class Streamed(unittest.TestCase):
                     self.assertFalse(any(threads_of_ours(m) for m in members), processes_below())
                 with open(os.path.join(tree.streams, "killed"), "w", encoding="ascii"):
                     pass
-                said = asked.communicate(timeout=15)
+                said = asked.communicate(timeout=60)
                 # Of a member the checkpoint is taken again, without it.
                 self.assertEqual(asked.returncode == 0, victim != 0, said)
                 if victim != 0:

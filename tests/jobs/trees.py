@@ -247,7 +247,7 @@ class Trees(unittest.TestCase):
         none = 0
         for i in range(12):
             tree.start([RESTART, image], True)
-            time.sleep(took * (i + 1) / 11)
+            time.sleep(took * i / 10)
             tree.child.kill()
             tree.child.wait(PATIENCE)
 
@@ -260,7 +260,7 @@ class Trees(unittest.TestCase):
                         pass
                 left = [p for p in job_tree.descendants(os.getpid()) if job_tree.state_of(p) not in "Z?"]
                 return left == [] or (len(left) == members and all(not job_tree.is_restarter(p) for p in left))
-            wait_for(settled, f"the end of a tree whose restart was killed after {took * (i + 1) / 11:.3f} s")
+            wait_for(settled, f"the end of a tree whose restart was killed after {took * i / 10:.3f} s")
             none += job_tree.descendants(os.getpid()) == set()
             tree.child = subprocess.Popen(["true"])
             tree.kill()

@@ -10,6 +10,8 @@ import sys
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_network import enter_own_network  # noqa: E402
 from stepped_program import CKPT, RESTART, Program, environment
 from stepped_test import LOOP, NOT_RESTARTABLE, PRELUDE, SteppedTest, needs_root
 
@@ -403,4 +405,5 @@ class Others(SteppedTest):
 
 
 if __name__ == "__main__":
+    enter_own_network()
     sys.exit(unittest.main())

@@ -154,7 +154,7 @@ class Lazy(unittest.TestCase):
         self.directory = tempfile.mkdtemp(prefix="ckpt-lazy-")
         self.addCleanup(shutil.rmtree, self.directory)
         self.images = os.path.join(self.directory, "images")
-        shutil.copytree(self.first, self.images)
+        shutil.copytree(self.first, self.images, symlinks=True)
         self.fifo = os.path.join(self.directory, "hold")
         os.mkfifo(self.fifo)
         self.released = False

@@ -31,7 +31,7 @@ class Leaves(unittest.TestCase):
                 self.assertLess(time.monotonic() - began, CHECKPOINTS * PATIENCE)
                 with open(os.path.join(place, "end"), "w", encoding="utf-8"):
                     pass
-                self.assertEqual(program.wait(30), 0)
+                self.assertEqual(program.wait(60), 0)
                 self.assertGreater(int(program.stdout.readline().split()[1]), 0)
             finally:
                 if program.poll() is None:

@@ -3,16 +3,19 @@
 import json
 import os
 import subprocess
+import tempfile
 
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 DAMAGED, IO = 65, 74
+# A checkpoint keeps files that are made in the directory for temporary files meanwhile, by whomever: one that nobody else has.
+TEMPORARY = tempfile.TemporaryDirectory(prefix="ckpt-temporary-")
 
 
 def environment(**more):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
     clean["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
-    return {**clean, **more}
+    return {**clean, "TMPDIR": TEMPORARY.name, **more}
 
 
 class Program:

@@ -48,6 +48,8 @@ class Timer:
         end = time.thread_time() + seconds
         while time.thread_time() < end and not self.expired: pass  # seen at a clock tick
     def run(self):
+        # For the first thread, which runs handlers: if this one gets the signal, the first waits on until the work is over.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         event = struct.pack('QiI48x', 0, signal.SIGUSR1, 0)
         timer = ctypes.c_void_p()
         assert libc.timer_create(3, event, ctypes.byref(timer)) == 0

@@ -105,7 +105,7 @@ def all_programs():
         _victim("all-guarded", program="guarded", restartable=False),
         _victim("grows", "grows", small=200, long=2000, program="guarded"),
         _victim("disarmed", "disarmed", program="guarded_signals"),
-        _victim("all-guarded-signals", program="guarded_signals", restartable=False),
+        _victim("all-guarded-signals", small=50, program="guarded_signals", restartable=False),
         _victim("threads", small=60, long=400),
         _victim("leaderless", small=200, long=1000),
         _victim("relay"),

@@ -3,6 +3,7 @@
 #include "base/locks/crowd_gate.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -21,7 +22,7 @@ class Asker {
  public:
   template <typename Inside>
   Asker(TurnLock& lock, int rounds, Inside inside)
-      : thread_([=, this, &lock] {
+      : lock_(&lock), thread_([=, this, &lock] {
           tid_ = gettid();
           for (int i = 0; i < rounds; ++i) {
             asked_ = i + 1;
@@ -37,18 +38,21 @@ class Asker {
   int had() const { return had_; }
   // Returns when it sleeps in the lock, or has had all its rounds.
   void await_asleep() const {
-    while (!done_ && !(asked_ > had_ && state() == 'S')) std::this_thread::yield();
+    while (!done_ && !(asked_ > had_ && sleeps_in_lock())) std::this_thread::yield();
   }
 
  private:
-  char state() const {
-    std::ifstream file("/proc/self/task/" + std::to_string(tid_) + "/stat");
-    std::string text;
-    std::getline(file, text);
-    const size_t name_ends = text.rfind(") ");
-    return name_ends == text.npos ? '?' : text[name_ends + 2];
+  // In futex(2), on a word of the lock: under a sanitizer it may sleep elsewhere before it has asked.
+  bool sleeps_in_lock() const {
+    std::ifstream file("/proc/self/task/" + std::to_string(tid_) + "/syscall");
+    std::string call;
+    uintptr_t word = 0;
+    const auto lock = reinterpret_cast<uintptr_t>(lock_);
+    return file >> call >> std::hex >> word && call == std::to_string(SYS_futex) && word >= lock &&
+           word < lock + sizeof(TurnLock);
   }
 
+  const TurnLock* lock_;
   std::atomic<int> tid_{0}, asked_{0}, had_{0};
   std::atomic<bool> done_{false};
   std::thread thread_;
