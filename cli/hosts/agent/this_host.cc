@@ -135,11 +135,21 @@ bool has_rank(int rank) {
   return false;
 }
 
+namespace {
+
+std::vector<int> descendants_but(const std::set<int>& but) {
+  std::vector<int> pids = descendants(getpid());
+  std::erase_if(pids, [&but](int pid) { return but.contains(pid); });
+  return pids;
+}
+
+}  // namespace
+
 // A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the first is ended.
-bool end_descendants_standing() {
+bool end_descendants_standing(const std::set<int>& but) {
   const int64_t deadline = now_ns() + 5'000'000'000;
   for (bool all = false; !all;) {
-    const std::vector<int> left = descendants(getpid());
+    const std::vector<int> left = descendants_but(but);
     for (int pid : left) kill(pid, SIGSTOP);
     all = std::all_of(left.begin(), left.end(), is_stopped);
     if (all) break;
@@ -149,7 +159,7 @@ bool end_descendants_standing() {
     }
     (void)!poll(nullptr, 0, 1);
   }
-  for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
+  for (std::vector<int> left = descendants_but(but); !left.empty(); left = descendants_but(but)) {
     for (int pid : left) kill(pid, SIGKILL);
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
@@ -158,10 +168,10 @@ bool end_descendants_standing() {
   return true;
 }
 
-void end_descendants() {
+void end_descendants(const std::set<int>& but) {
   const int64_t patient_until = now_ns() + 2'000'000'000;
   for (int signal : {SIGTERM, SIGKILL}) {
-    for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
+    for (std::vector<int> left = descendants_but(but); !left.empty(); left = descendants_but(but)) {
       for (int pid : left) kill(pid, signal);
       while (waitpid(-1, nullptr, WNOHANG) > 0) {
       }
