@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "base/standard_descriptors.h"
 #include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
@@ -313,6 +314,9 @@ int restart(RestartOptions options, char** argv) {
 }  // namespace ckpt
 
 int main(int argc, char** argv) {
+  // CKPT_TEST_POINT="POINT=kill:0": this process is killed, and the one that has come to the point.
+  static const int own_pid = getpid();
+  if (const char* point = getenv("CKPT_TEST_POINT")) ckpt::points::want(point, "ckpt-restart", &own_pid);
   ckpt::take_standard_descriptors();
   return ckpt::restart(ckpt::parse_options(argc, argv), argv);
 }

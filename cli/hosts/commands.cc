@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/back/job/job_back.h"
+#include "cli/hosts/agent/agent_guard.h"
 #include "cli/hosts/agent/agent_warden.h"
 #include "cli/hosts/commands.h"
 #include "cli/hosts/hosts.h"
@@ -40,7 +41,7 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
     exit = hosts.ok() ? look_at_hosts(run, o->json) : report(hosts.error());
   });
 
-  // Not for users. The head starts agent by --launch, the agent starts agent-warden, keeper-exchange, keeper-save and back-part, and
+  // Not for users. The head starts agent by --launch, the agent starts agent-warden, agent-guard, keeper-exchange, keeper-save and back-part, and
   // ckpt-restart --hosts starts restart-hosts.
   CLI::App* agent = app.add_subcommand("agent", "of a job over several hosts, on each of them")->group("");
   agent->callback([&exit] { exit = run_agent(); });
@@ -55,6 +56,9 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   warden->add_option("AGENT", w->agent)->required();
   warden->add_option("PATIENCE", w->patience_ms)->required();
   warden->callback([w, &exit] { exit = run_agent_warden(w->job, w->host, w->agent, w->patience_ms); });
+  CLI::App* guard = app.add_subcommand("agent-guard", "beside an agent, with --recover")->group("");
+  guard->add_option("PATIENCE", w->patience_ms)->required();
+  guard->callback([w, &exit] { exit = run_agent_guard(w->patience_ms); });
   CLI::App* exchange = app.add_subcommand("keeper-exchange", "of redundancy, on each host")->group("");
   exchange->callback([&exit] { exit = run_exchange(); });
   CLI::App* save = app.add_subcommand("keeper-save", "of --disk-every, on each host")->group("");

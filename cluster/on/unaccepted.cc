@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -80,6 +81,24 @@ bool may_ask(int peer) {
   return is_known(peer, who) && (is_our_user(who) || is_below_us(who.pid));
 }
 
+bool receive(int asker, UnacceptedQuestion& question, ScopedFd (&sent)[2]) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int[2]))] = {};
+  iovec part{&question, sizeof(question)};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const bool whole = recvmsg(asker, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) == sizeof(question);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    int fds[2] = {-1, -1};
+    std::memcpy(fds, CMSG_DATA(c), std::min(sizeof(fds), c->cmsg_len - CMSG_LEN(0)));
+    for (int i = 0; i < 2; ++i) sent[i].reset(fds[i]);
+  }
+  return whole;
+}
+
 void on_alarm(int) {}
 
 // Ends an accept(2) that waits because the program has accepted the connection first. The alarm repeats, since the first
@@ -147,8 +166,8 @@ void Unaccepted::serve(const std::vector<pollfd>& polls) {
 
 void Unaccepted::answer(int asker) {
   UnacceptedQuestion question{};
-  const ssize_t n = recv(asker, &question, sizeof(question), MSG_DONTWAIT);
-  if (n == sizeof(question)) {
+  ScopedFd sent[2];
+  if (receive(asker, question, sent)) {
     ucred who{};
     const bool known = is_known(asker, who);
     if (known && question.what == UnacceptedQuestion::What::kTakeAll && is_our_user(who)) {
@@ -159,6 +178,9 @@ void Unaccepted::answer(int asker) {
       (void)!send(asker, &all, sizeof(all), MSG_NOSIGNAL | MSG_DONTWAIT);
       return;
     }
+    if (known && question.what == UnacceptedQuestion::What::kHold && sent[1].valid() &&
+        (who.uid == geteuid() || who.uid == 0))
+      return hold(sent[0], std::move(sent[1]));
     if (known && question.what == UnacceptedQuestion::What::kClaim && is_below_us(who.pid))
       return give(asker, static_cast<uint16_t>(question.port));
   }
@@ -192,6 +214,25 @@ void Unaccepted::give(int asker, uint16_t port) {
     connection = held->connection.get();
   }
   (void)send_descriptor(asker, &answer, sizeof(answer), connection, MSG_DONTWAIT);
+}
+
+void Unaccepted::hold(const ScopedFd& listener, ScopedFd connection) {
+  struct stat wanted {};
+  struct stat st {};
+  if (fstat(listener.get(), &wanted) != 0) return;
+  for (const WaitingListener& one : find_listening()) {
+    if (fstat(one.fd.get(), &st) != 0 || st.st_ino != wanted.st_ino) continue;
+    Held held;
+    held.peer_length = sizeof(held.peer);
+    // Not: it was reset meanwhile.
+    if (getpeername(connection.get(), reinterpret_cast<sockaddr*>(&held.peer), &held.peer_length) != 0)
+      return;
+    held.placeholder = connect_placeholder(one.at);
+    if (!held.placeholder.valid()) return;
+    held.connection = std::move(connection);
+    held_.push_back(std::move(held));
+    return;
+  }
 }
 
 void Unaccepted::take_all() {

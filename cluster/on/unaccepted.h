@@ -40,6 +40,8 @@ class Unaccepted {
   void take_all();
   void take_from(int listener, const sockaddr_in& at);
   void give(int asker, uint16_t port);
+  // A connection that somebody else has accepted in this socket of the program: from here on it waits there again.
+  void hold(const ScopedFd& listener, ScopedFd connection);
   Held* find(uint16_t port);
 
   ScopedFd listener_;

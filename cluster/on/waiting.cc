@@ -33,7 +33,7 @@ struct Listening {
 
 // By inode. /proc/net/tcp and tcp6: sl local remote st tx:rx tr:tm retrnsmt uid timeout inode; of a listening socket rx is
 // how many wait.
-void find_listening(const char* path, bool six, std::map<uint64_t, Listening>& all) {
+void read_listening(const char* path, bool six, bool also_empty, std::map<uint64_t, Listening>& all) {
   std::ifstream in(path);
   std::string line;
   std::getline(in, line);
@@ -43,7 +43,7 @@ void find_listening(const char* path, bool six, std::map<uint64_t, Listening>& a
     unsigned long long inode = 0;
     if (std::sscanf(line.c_str(), " %*u: %39[0-9A-F]:%x %*s %x %*x:%x %*s %*s %*u %*u %llu", address, &port,
                     &state, &waiting, &inode) != 5 ||
-        state != TCP_LISTEN || waiting == 0)
+        state != TCP_LISTEN || (waiting == 0 && !also_empty))
       continue;
     uint32_t words[4] = {};
     for (int i = 0; i < (six ? 4 : 1); ++i)
@@ -133,10 +133,12 @@ bool is_below_us(int pid) {
   return false;
 }
 
-std::vector<WaitingListener> find_waiting() {
+namespace {
+
+std::vector<WaitingListener> find(bool also_empty) {
   std::map<uint64_t, Listening> listening;
-  find_listening("/proc/net/tcp", false, listening);
-  find_listening("/proc/net/tcp6", true, listening);
+  read_listening("/proc/net/tcp", false, also_empty, listening);
+  read_listening("/proc/net/tcp6", true, also_empty, listening);
   if (listening.empty()) return {};
   for_each_number_in("/proc", [&](int pid) {
     if (!is_below_us(pid)) return;
@@ -161,5 +163,11 @@ std::vector<WaitingListener> find_waiting() {
   }
   return all;
 }
+
+}  // namespace
+
+std::vector<WaitingListener> find_waiting() { return find(false); }
+
+std::vector<WaitingListener> find_listening() { return find(true); }
 
 }  // namespace ckpt::cluster

@@ -19,6 +19,8 @@ struct WaitingListener {
 // Only those that connections from this host reach for certain (no SO_REUSEPORT, IPv4). Left out are those that a
 // process has which may accept without libc (Go, io_uring), or which may not be looked into.
 std::vector<WaitingListener> find_waiting();
+// The same, also where nothing waits.
+std::vector<WaitingListener> find_listening();
 
 // A process of the job.
 bool is_below_us(int pid);

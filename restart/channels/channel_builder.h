@@ -99,8 +99,14 @@ class ChannelBuilder {
   // A socket of the program that listens at these names already, as end_text() gives them: other hosts may arrive in it. Before connect().
   void use_listener(const std::vector<std::string>& at, ScopedFd fd) {
     listens_at_.insert(at.begin(), at.end());
+    lent_.insert(fd.get());
     listeners_.push_back(std::move(fd));
   }
+  // Who has connected to such a socket, and is not one of those hosts: a caller of the program's, of whom nothing was received.
+  struct Stranger {
+    ScopedFd listener, connection;
+  };
+  std::vector<Stranger> take_strangers() { return std::move(strangers_); }
   // Of all that were added: other hosts of the job connect to it.
   template <typename Visit>
   void for_each_awaited(Visit visit) const {
@@ -208,6 +214,9 @@ class ChannelBuilder {
   Result<void> connect_far();
   using Made = std::vector<std::pair<ChannelSocket*, ScopedFd>>;
   Result<void> accept_far(std::vector<ChannelSocket*> awaited, Made& made);
+  struct Caller;
+  Result<void> hear_callers(std::vector<ChannelSocket*> awaited, Made& made, std::vector<Caller>& callers);
+  void keep_stranger(Caller& caller);
   Result<void> exchange_queues(Made& made);
 
   // messages.cc
@@ -235,6 +244,8 @@ class ChannelBuilder {
   std::vector<std::string> left_over_names_;  // files of helpers, to be removed
   std::set<std::string> listens_at_;          // names at which other hosts of the job arrive
   std::vector<ScopedFd> listeners_;           // in which they arrive; until they have
+  std::set<int> lent_;                        // of these, sockets of the program
+  std::vector<Stranger> strangers_;
 };
 
 // The length of the queue of a listening socket while connections are made. Clients that are not of the job come as soon

@@ -17,15 +17,15 @@
 // again.
 
 namespace ckpt {
-namespace {
-
-constexpr int64_t kPatienceNs = 30'000'000'000, kHelloNs = 5'000'000'000;
-constexpr int kLookMs = 100;
-
 struct FarHello {
   char token[64];
   char ends[160];  // "LOCAL REMOTE" of whoever connects, as it was
 };
+
+namespace {
+
+constexpr int64_t kPatienceNs = 30'000'000'000, kHelloNs = 5'000'000'000;
+constexpr int kLookMs = 100;
 
 bool send_all(int fd, const void* bytes, size_t n) {
   const char* at = static_cast<const char*>(bytes);
@@ -117,24 +117,28 @@ Result<void> ChannelBuilder::connect_far() {
   return exchange_queues(made);
 }
 
-namespace {
-
-// Somebody who has connected, and has not said yet who he is.
-struct Caller {
+// Somebody who has connected, and has not said yet who he is. What he says stays in the socket until he is known: he may be
+// somebody who calls the program.
+struct ChannelBuilder::Caller {
   ScopedFd fd;
+  int listener = -1;
   FarHello hello{};
-  size_t got = 0;
   int64_t until_ns = 0;
 
   enum class Said { kNotAll, kAll, kNothing };
-  Said hear() {
-    const ssize_t n =
-        recv(fd.get(), reinterpret_cast<char*>(&hello) + got, sizeof(hello) - got, MSG_DONTWAIT);
+  Said hear(const std::string& token) {
+    const ssize_t n = recv(fd.get(), &hello, sizeof(hello), MSG_DONTWAIT | MSG_PEEK);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return Said::kNothing;
-    got += n > 0 ? static_cast<size_t>(n) : 0;
-    return got == sizeof(hello) ? Said::kAll : now_ns() > until_ns ? Said::kNothing : Said::kNotAll;
+    const size_t got = n > 0 ? static_cast<size_t>(n) : 0;
+    const size_t known = std::min({got, sizeof(hello.token), token.size()});
+    if (std::string_view(hello.token, known) != std::string_view(token).substr(0, known))
+      return Said::kNothing;
+    if (got < sizeof(hello)) return now_ns() > until_ns ? Said::kNothing : Said::kNotAll;
+    return recv(fd.get(), &hello, sizeof(hello), MSG_DONTWAIT) == sizeof(hello) ? Said::kAll : Said::kNothing;
   }
 };
+
+namespace {
 
 bool waits_in(int listener) {
   pollfd one{listener, POLLIN, 0};
@@ -143,10 +147,28 @@ bool waits_in(int listener) {
 
 }  // namespace
 
-// Strangers may connect as well, say nothing, or say it slowly: they are closed, and nobody waits for them.
+void ChannelBuilder::keep_stranger(Caller& caller) {
+  if (lent_.contains(caller.listener))
+    strangers_.push_back({ScopedFd(fcntl(caller.listener, F_DUPFD_CLOEXEC, 0)), std::move(caller.fd)});
+  caller.fd.reset();
+}
+
 Result<void> ChannelBuilder::accept_far(std::vector<ChannelSocket*> awaited, Made& made) {
-  const HostsPlan* plan = hosts_plan();
   std::vector<Caller> callers;
+  auto heard = hear_callers(std::move(awaited), made, callers);
+  for (Caller& caller : callers) {
+    if (caller.fd.valid()) keep_stranger(caller);
+  }
+  lent_.clear();
+  listeners_.clear();
+  listens_at_.clear();
+  return heard;
+}
+
+// Strangers may connect as well, say nothing, or say it slowly: nobody waits for them.
+Result<void> ChannelBuilder::hear_callers(std::vector<ChannelSocket*> awaited, Made& made,
+                                          std::vector<Caller>& callers) {
+  const HostsPlan* plan = hosts_plan();
   for (const int64_t until = now_ns() + kPatienceNs; !awaited.empty();) {
     std::vector<pollfd> polls;
     for (const ScopedFd& fd : listeners_) polls.push_back({fd.get(), POLLIN, 0});
@@ -161,17 +183,20 @@ Result<void> ChannelBuilder::accept_far(std::vector<ChannelSocket*> awaited, Mad
       if (!waits_in(fd.get())) continue;
       Caller caller;
       caller.fd.reset(accept4(fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      caller.listener = fd.get();
       caller.until_ns = now_ns() + kHelloNs;
       if (caller.fd.valid()) callers.push_back(std::move(caller));
     }
     for (Caller& caller : callers) {
-      const Caller::Said said = caller.hear();
+      if (!caller.fd.valid()) continue;
+      const Caller::Said said = caller.hear(plan->token);
       if (said == Caller::Said::kNotAll) continue;
-      ScopedFd peer = std::move(caller.fd);  // closed, unless it is one of ours
-      caller.hello.ends[sizeof(caller.hello.ends) - 1] = '\0';
-      if (said == Caller::Said::kNothing ||
-          std::string_view(caller.hello.token, sizeof(caller.hello.token)) != plan->token)
+      if (said == Caller::Said::kNothing) {
+        keep_stranger(caller);
         continue;
+      }
+      ScopedFd peer = std::move(caller.fd);  // closed, unless it is awaited
+      caller.hello.ends[sizeof(caller.hello.ends) - 1] = '\0';
       const auto it = std::find_if(awaited.begin(), awaited.end(), [&](const ChannelSocket* s) {
         return s->far_ends_there == caller.hello.ends;
       });
@@ -181,8 +206,6 @@ Result<void> ChannelBuilder::accept_far(std::vector<ChannelSocket*> awaited, Mad
     }
     std::erase_if(callers, [](const Caller& caller) { return !caller.fd.valid(); });
   }
-  listeners_.clear();
-  listens_at_.clear();
   return {};
 }
 

@@ -86,7 +86,7 @@ class DescriptorBuilder {
   std::string kept_copy(const ParsedOpenFile& file) const;
   bool is_kept(const ParsedOpenFile& file) const;
   bool is_lost_directory(const ParsedOpenFile& file) const;
-  bool make_of_contents(const ParsedOpenFile& file, const std::string& path);
+  bool make_of_contents(const ParsedOpenFile& file);
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
   // another.
   std::string name_to_open(const ParsedOpenFile& file) const;

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/named_points.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/file_to_come.h"
 
 // Files that were written since the checkpoint: what was changed in place is put back where its bytes are known, and
 // what was appended is cut off.
@@ -158,12 +160,14 @@ Result<void> DescriptorBuilder::put_back(const ParsedOpenFile& file, const std::
     return saved.error();
   }
   has_changed_files_ = true;
+  points::at("restart.saved");
   if (!write_all(fd.get(), *bytes)) {
     return make_error(
         ExitCode::kFileChanged, errno,
         "{} was changed since the checkpoint and cannot be put back ({}): what it held is in {}", path,
         errno_name(errno), *saved);
   }
+  points::at("restart.written");
   if (now <= r.size) set_time(fd.get(), r);
   say("{} was changed in place since the checkpoint: it is as it was then, what it held is in {}", path,
       *saved);
@@ -205,6 +209,7 @@ Result<void> DescriptorBuilder::cut_grown_files() {
                         "{} has grown by {} bytes and cannot be cut back ({}): cut it to {} bytes", path,
                         now - r.size, errno_name(errno), r.size);
     }
+    points::at("restart.cut");
     set_time(fd.get(), r);
   }
   return {};
@@ -219,25 +224,15 @@ Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, in
       fmt::format("{}/{}.{}.{}-{}", options_.image_directory, base_name(file.path).substr(0, kLongestName),
                   r.inode, what, options_.sequence);
   std::string name = stem;
-  ScopedFd saved;
-  const bool may_replace =
-      what != "tail";      // a program that goes back again and again may change a file as often
-  for (int n = 2;; ++n) {  // those of earlier restarts from this image stay as they are
-    saved.reset(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (saved.valid() || errno != EEXIST) break;
-    if (n <= kMostAside || !may_replace)
-      name = fmt::format("{}.{}", stem, n);
-    else if (unlink(name.c_str()) != 0)
-      break;
-  }
+  FileToCome saved = FileToCome::regular(name);
   auto fail = [&](int e, const char* how) {
-    if (saved.valid()) unlink(name.c_str());
     return make_error(
         ExitCode::kIo, e,
         "{} was written since the checkpoint, and its bytes {} to {} cannot be {} {} ({}): make room there",
         file.path, from, to, how, name, errno_name(e));
   };
   if (!saved.valid()) return fail(errno, "saved to");
+  points::at("restart.saving");
   // Opened only for writing, a file cannot be read through the same descriptor.
   const bool readable = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
   const ScopedFd in(readable ? -1 : open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
@@ -250,14 +245,24 @@ Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, in
     if (n < 0) return fail(errno, "read for");
     if (n == 0) break;
     for (ssize_t done = 0; done < n;) {
-      ssize_t w = write(saved.get(), buffer.data() + done, static_cast<size_t>(n - done));
+      ssize_t w = write(saved.fd(), buffer.data() + done, static_cast<size_t>(n - done));
       if (w < 0) return fail(errno, "written to");
       done += w;
     }
     at += static_cast<uint64_t>(n);
   }
-  if (fsync(saved.get()) != 0) return fail(errno, "written to");
-  return name;
+  if (fsync(saved.fd()) != 0) return fail(errno, "written to");
+  const bool may_replace =
+      what != "tail";      // a program that goes back again and again may change a file as often
+  for (int n = 2;; ++n) {  // those of earlier restarts from this image stay as they are
+    if (saved.take_name()) return name;
+    if (errno != EEXIST) return fail(errno, "saved to");
+    if (n <= kMostAside || !may_replace)
+      name = fmt::format("{}.{}", stem, n);
+    else if (unlink(name.c_str()) != 0)
+      return fail(errno, "saved to");
+    saved.ask_for(name.substr(name.rfind('/') + 1));
+  }
 }
 
 }  // namespace ckpt

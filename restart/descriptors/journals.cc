@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/named_points.h"
 #include "restart/descriptors/builder.h"
 
 // Journals of SQLite databases, which nobody needs to have open. Whoever begins to use a database puts back what its journal
@@ -106,6 +107,7 @@ void DescriptorBuilder::make_journals() {
       say("{} cannot be made ({}): the program may be about to remove it", path, errno_name(errno));
     struct stat st;
     if (!fd.valid() || stat(std::string(file.path).c_str(), &st) != 0) continue;
+    points::at("restart.journal");
     (void)!fchown(fd.get(), st.st_uid, st.st_gid);
     fchmod(fd.get(), st.st_mode & 0777);
   }
@@ -120,6 +122,7 @@ Result<void> DescriptorBuilder::set_aside(const ParsedOpenFile& database, const 
       fmt::format("{}.{}.later-{}", path, inode, options_.sequence)};
   for (const std::string& to : places) {
     if (renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0) continue;
+    points::at("restart.aside");
     has_changed_files_ = true;
     say("{} was made since the checkpoint, and would change {} again: it is {} now", path, database.path, to);
     return {};

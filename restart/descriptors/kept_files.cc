@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/named_points.h"
 #include "image/format/kept_names.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/file_to_come.h"
 #include "restart/descriptors/old_names.h"
 #include "restart/descriptors/vanished_file.h"
 
@@ -72,23 +74,21 @@ bool DescriptorBuilder::is_lost_directory(const ParsedOpenFile& file) const {
          lstat(std::string(file.path).c_str(), &st) != 0 && errno == ENOENT;
 }
 
-bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file, const std::string& path) {
+bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file) {
   const auto& r = file.record;
-  ScopedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid()) return false;
+  FileToCome fresh = FileToCome::regular(std::string(file.path));
+  if (!fresh.valid()) return false;
+  const int fd = fresh.fd();
   const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
-  const bool made = ftruncate(fd.get(), static_cast<off_t>(r.size)) == 0 && fill(file, fd.get()).ok() &&
-                    futimens(fd.get(), times) == 0;
+  const bool sized = ftruncate(fd, static_cast<off_t>(r.size)) == 0;
+  points::at("restart.filling");
+  const bool made = sized && fill(file, fd).ok() && futimens(fd, times) == 0;
   // What is not ours to give away stays ours. The mode comes last: a program that runs as its owner must never be that of another.
   const bool has_owner = (r.flags & kOpenFileOwner) != 0;
   const bool is_theirs =
-      has_owner && fchown(fd.get(), static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32)) == 0;
+      has_owner && fchown(fd, static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32)) == 0;
   const mode_t mode = r.mode & (is_theirs || !has_owner ? 07777 : 0777);
-  const bool has_mode = made && fchmod(fd.get(), mode) == 0;
-  const int error = errno;
-  if (!has_mode) unlink(path.c_str());
-  errno = error;
-  return has_mode;
+  return made && fchmod(fd, mode) == 0 && fresh.take_name();
 }
 
 Result<void> DescriptorBuilder::put_back_files() {
@@ -131,11 +131,9 @@ Result<void> DescriptorBuilder::put_back_files() {
     CKPT_TRY(make_directory_of(path, meta_.process.record));
     if (!link.empty() && (file.record.flags & kOpenFileOneName) != 0)
       CKPT_TRY(separate_from_new_name(link, path, options_.say));
-    // Whole, or not there: a restart that is killed half way must find it gone once more.
-    const auto make = [&](const std::string& to) {
-      return has_contents(file) ? make_of_contents(file, to) : copy_file(copy, to, file.record.mode);
-    };
-    const bool back = !link.empty() ? ::link(link.c_str(), path.c_str()) == 0 : make_under_name(path, make);
+    const bool back = !link.empty()        ? ::link(link.c_str(), path.c_str()) == 0
+                      : has_contents(file) ? make_of_contents(file)
+                                           : copy_file(copy, path, file.record.mode);
     if (back) {
       say("{} was gone: it is there again", path);
     } else if (link.empty()) {

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -11,8 +10,10 @@
 
 #include <filesystem>
 
+#include "base/named_points.h"
 #include "base/raii_fd.h"
 #include "image/format/kept_names.h"
+#include "restart/descriptors/file_to_come.h"
 #include "restart/descriptors/vanished_file.h"
 
 namespace ckpt {
@@ -62,13 +63,6 @@ bool made_since(const std::string& path, int64_t taken_ns, struct statx* now) {
          now->stx_btime.tv_sec * 1'000'000'000 + now->stx_btime.tv_nsec > taken_ns - kFileClockLateNs;
 }
 
-// In the same directory. It is nobody's: an earlier restart may have been killed before it gave the file its name.
-std::string free_passing_name(const std::string& path) {
-  std::string name = fmt::format("{}/.ckpt-restored-{}", fs::path(path).parent_path().string(), getpid());
-  unlink(name.c_str());
-  return name;
-}
-
 }  // namespace
 
 Result<std::string> take_name_back(const NameTaken& name, const Say& say) {
@@ -83,50 +77,34 @@ Result<std::string> take_name_back(const NameTaken& name, const Say& say) {
                                         uint64_t{now.stx_ino}, name.sequence);
   if (::link(name.path.c_str(), aside.c_str()) != 0 && errno != EEXIST) return std::string();
   if (name.one_name) CKPT_TRY(separate_from_new_name(name.link, name.path, say));
-  const std::string passing = free_passing_name(name.path);
-  if (::link(name.link.c_str(), passing.c_str()) != 0) return std::string();
-  if (rename(passing.c_str(), name.path.c_str()) != 0) {
-    unlink(passing.c_str());
-    return std::string();
-  }
-  return aside;
-}
-
-bool make_under_name(const std::string& path, const std::function<bool(const std::string&)>& make) {
-  const std::string passing = free_passing_name(path);
-  if (!make(passing)) return false;
-  if (renameat2(AT_FDCWD, passing.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return true;
-  // A file system that cannot do that.
-  const bool named = errno == EINVAL && ::link(passing.c_str(), path.c_str()) == 0;
-  const int error = errno;
-  unlink(passing.c_str());
-  errno = error;
-  return named;
+  // A restart that is killed here leaves no file of the name, as where it was removed: the next one gives it back.
+  if (unlink(name.path.c_str()) != 0) return std::string();
+  points::at("restart.passing");
+  if (::link(name.link.c_str(), name.path.c_str()) == 0) return aside;
+  (void)!::link(aside.c_str(), name.path.c_str());
+  return std::string();
 }
 
 bool copy_file(const std::string& from_path, const std::string& to_path, uint32_t mode) {
   ScopedFd from(open(from_path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
   if (!from.valid() || fstat(from.get(), &st) != 0) return false;
-  ScopedFd to(open(to_path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  FileToCome to = FileToCome::regular(to_path);
   if (!to.valid()) return false;
+  points::at("restart.copying");
   off_t left = st.st_size;
-  if (left > 0 && ioctl(to.get(), FICLONE, from.get()) == 0) left = 0;
+  if (left > 0 && ioctl(to.fd(), FICLONE, from.get()) == 0) left = 0;
   while (left > 0) {
-    const ssize_t n = sendfile(to.get(), from.get(), nullptr, static_cast<size_t>(left));
+    const ssize_t n = sendfile(to.fd(), from.get(), nullptr, static_cast<size_t>(left));
     if (n <= 0) break;
     left -= n;
   }
   const timespec times[2] = {st.st_atim, st.st_mtim};
   // Its owner's before it has more than an owner's rights; what cannot be given away runs as nobody else.
   const bool own = st.st_uid == geteuid() && st.st_gid == getegid();
-  const bool given = own || fchown(to.get(), st.st_uid, st.st_gid) == 0;
-  if (left == 0 && fchmod(to.get(), mode & (given ? 07777 : 0777)) == 0 && futimens(to.get(), times) == 0)
-    return true;
-  const int error = errno;
-  unlink(to_path.c_str());
-  errno = error;
-  return false;
+  const bool given = own || fchown(to.fd(), st.st_uid, st.st_gid) == 0;
+  return left == 0 && fchmod(to.fd(), mode & (given ? 07777 : 0777)) == 0 && futimens(to.fd(), times) == 0 &&
+         to.take_name();
 }
 
 Result<void> separate_from_new_name(const std::string& link, const std::string& path, const Say& say) {
@@ -134,7 +112,7 @@ Result<void> separate_from_new_name(const std::string& link, const std::string& 
   if (lstat(link.c_str(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2) return {};
   const std::string name = other_name(path, st);
   if (name.empty()) return {};
-  const std::string made = free_passing_name(name);
+  const std::string made = passing_name_beside(name);
   bool done = copy_file(name, made, st.st_mode);
   if (done) {
     const ScopedFd file(open(made.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -179,12 +157,15 @@ Result<void> make_directory_again(const std::string& path, uint32_t mode, const 
                       "{} was a directory at the checkpoint and cannot be {} ({})", path, what,
                       errno_name(errno));
   };
-  if (mkdir(path.c_str(), 0700) != 0) return fail("made again");
-  const ScopedFd made(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!made.valid()) return fail("opened");
-  if (geteuid() == 0 && fchown(made.get(), process.uid[1], process.gid[1]) != 0)
+  const fs::path place(path);
+  const ScopedFd above(open(place.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  FileToCome made = FileToCome::folder(above.get(), place.filename());
+  if (!made.valid()) return fail("made again");
+  points::at("restart.directory");
+  if (geteuid() == 0 && fchown(made.fd(), process.uid[1], process.gid[1]) != 0)
     return fail("given to its owner");
-  if (fchmod(made.get(), mode & 07777) != 0) return fail("given its rights");
+  if (fchmod(made.fd(), mode & 07777) != 0) return fail("given its rights");
+  if (!made.take_name()) return fail("given its name");
   return {};
 }
 

@@ -18,9 +18,6 @@ using Say = std::function<void(std::string_view)>;
 // Makes `to`: a new file with the contents and times of `from`. False: errno says why.
 bool copy_file(const std::string& from, const std::string& to, uint32_t mode);
 
-// A new file at `path`, where there is none: `make` makes it under another name, which is nobody's. False: errno says why.
-bool make_under_name(const std::string& path, const std::function<bool(const std::string&)>& make);
-
 // link: a name beside the image of a file that had one other name at the checkpoint, `path`, which it has lost. If the
 // program has renamed it since, the new name becomes a file of its own: the file of the old name is cut back, and
 // a rename of one name of a file to another one does nothing. Looked for in the directory of the path, the one

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/raii_fd.h"
+#include "restart/descriptors/file_to_come.h"
 
 namespace ckpt {
 namespace {
@@ -49,13 +50,10 @@ Result<int> open_or_make_directory(const std::string& path, const ProcessRecord&
     auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), p);
     if (!opened.ok()) return opened.error();
     const ScopedFd above(*opened);
-    if (mkdirat(above.get(), path.c_str() + slash + 1, 0700) == 0) {
-      fd = ScopedFd(
-          openat(above.get(), path.c_str() + slash + 1, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      if (fd.valid()) CKPT_TRY(give_to(fd.get(), path, p));
-    } else if (errno == EEXIST) {
-      fd = open_directory(path);  // by another process of the job, on another host
-    }
+    FileToCome made = FileToCome::folder(above.get(), path.substr(slash + 1));
+    if (made.valid()) CKPT_TRY(give_to(made.fd(), path, p));
+    // EEXIST: by another process of the job, on another host.
+    if (made.valid() && (made.take_name() || errno == EEXIST)) fd = open_directory(path);
   }
   if (!fd.valid())
     return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
@@ -79,13 +77,12 @@ Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
   auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
   if (!opened.ok()) return opened.error();
   ScopedFd directory(*opened);
-  ScopedFd fd(openat(directory.get(), path.c_str() + slash + 1,
-                     O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(m.record.object_size)) != 0) {
-    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
-                      errno_name(errno));
-  }
-  return give_to(fd.get(), path, process);
+  FileToCome file = FileToCome::regular(directory.get(), path.substr(slash + 1));
+  const bool made = file.valid() && ftruncate(file.fd(), static_cast<off_t>(m.record.object_size)) == 0;
+  if (made) CKPT_TRY(give_to(file.fd(), path, process));
+  if (made && file.take_name()) return {};
+  return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
+                    errno_name(errno));
 }
 
 }  // namespace
@@ -104,17 +101,18 @@ Result<void> make_fifo_again(const std::string& path, uint32_t mode, const Proce
   auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
   if (!opened.ok()) return opened.error();
   const ScopedFd directory(*opened);
-  const char* name = path.c_str() + slash + 1;
-  if (mkfifoat(directory.get(), name, mode & 07777) != 0 ||
-      fchmodat(directory.get(), name, mode & 07777, 0) != 0)
+  FileToCome fifo = FileToCome::fifo(directory.get(), path.substr(slash + 1));
+  const std::string made = fmt::format("/proc/self/fd/{}", fifo.fd());
+  if (!fifo.valid() || chmod(made.c_str(), mode & 07777) != 0)
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint and cannot be made again ({})", path,
                       errno_name(errno));
-  if (geteuid() == 0 &&
-      fchownat(directory.get(), name, process.uid[1], process.gid[1], AT_SYMLINK_NOFOLLOW) != 0)
+  if (geteuid() == 0 && fchownat(fifo.fd(), "", process.uid[1], process.gid[1], AT_EMPTY_PATH) != 0)
     return make_error(ExitCode::kFileChanged, errno, "{} cannot be given to its owner ({})", path,
                       errno_name(errno));
-  return {};
+  if (fifo.take_name()) return {};
+  return make_error(ExitCode::kFileChanged, errno, "{} cannot be given its name ({})", path,
+                    errno_name(errno));
 }
 
 bool is_shared_memory_file(const ParsedMapping& m) {

@@ -33,7 +33,7 @@ class InPlace(ring.OnRing):
     def ends_well(self, job):
         self.limit(10**9)
         self.assertEqual(job.wait(60), 0, self.said())
-        self.assertEqual(sorted(line.split()[0] for line in self.said().splitlines() if line.endswith(" ended")), ["h1", "h2", "h3"])
+        self.assertEqual(sorted(line.split()[0] for line in self.said().splitlines() if line.split()[1:] == ["ended"]), ["h1", "h2", "h3"])
 
     def test_one_after_the_other(self):
         job = self.begin()
@@ -75,6 +75,25 @@ class InPlace(ring.OnRing):
         open(self.dir + "/go", "w").close()
         self.assertEqual(job.wait(120), 0, self.said())
         self.assertEqual(self.said().count(f"sum {total * (total - 1) // 2}"), 2, self.said())
+
+    def test_connected_datagrams(self):
+        """A UDP socket that is connected to the lost host stays, and leads to the one that has its processes."""
+        asks = ("import os, socket, time\nu = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.connect(('h2', 5003))\nu.settimeout(1)\ndef ask():\n"
+                " try:\n  u.send(b'x')\n  return u.recv(9) == b'x'\n except OSError: return False\nwhile not ask(): pass\nprint('quiet', flush=True)\n"
+                "while not os.path.exists('go'): time.sleep(0.01)\nwhile not ask(): pass\nprint('ended', u.getpeername()[0] == socket.gethostbyname('h2'), flush=True)\n")
+        answers = "import socket\nu = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.bind(('', 5003))\nwhile True:\n data, who = u.recvfrom(9)\n u.sendto(data, who)\n"
+        for name, text in (("asks", asks), ("answers", answers)):
+            with open(f"{self.dir}/{name}.py", "w", encoding="ascii") as f:
+                f.write(text)
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 answers.py & python3 asks.py", options=("--recover", "--spare", "h4", "--host-silence", SILENCE))
+        wait_for("an answer", lambda: b"quiet\n" in self.texts["out"][0])
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.hosts.cut("h2")
+        self.goes_on("h1, h4")
+        open(self.dir + "/go", "w").close()
+        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertIn("ended True\n", self.said())
 
     def is_restarted(self, job, why):
         wait_for(lambda: "a word: " + self.said(), lambda: "not in place: " in self.said(), 90)
@@ -132,6 +151,21 @@ class InPlace(ring.OnRing):
         self.assertEqual(job.wait(60), 69, self.said())
         self.assertIn("the job has no checkpoint yet to go on from", self.said())
         self.assertNotIn("older", self.said())
+
+    def test_a_host_is_frozen(self):
+        """All of it: the job's processes, the agent, its warden. Its kernel answers. It has ended when the job runs elsewhere, without being
+        thawed; what is thawed then ends."""
+        job = self.begin()
+        self.assertEqual(len(self.ring_at("h2")), 1)
+        self.hosts.run("h2", "kill", "-STOP", "--", "-1")
+        wait_for(lambda: "a word: " + self.said(), lambda: "the job goes on from" in self.said(), 60)
+        self.assertEqual([w for _, w in self.hosts.processes("h2") if w.startswith("python3") or "ckpt-on" in w or w.endswith("ckpt agent")], [], self.said())
+        self.comes_to(5000, 2)
+        self.hosts.run("h2", "kill", "-CONT", "--", "-1")
+        wait_for(lambda: "the warden's end: " + self.said(), lambda: not [w for _, w in self.hosts.processes("h2") if "ckpt agent" in w], 20)
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.ends_well(job)
 
     def test_the_spare_is_lost(self):
         job = self.begin()

@@ -226,7 +226,7 @@ class Migrate(over_hosts.OverHosts):
 
     def test_new_host_dies(self):
         """As soon as the job's processes have ended for it: it comes back where it was. (Those of the first host cannot stay.)"""
-        job = self.running("import socket\nu = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.connect(('h2', 9))\n")
+        job = self.running("import socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0])\n")
         asked = subprocess.Popen([CKPT, "migrate", str(job.pid), "--from", "h2", "--to", "h3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                  text=True, env=clean())
         # What was at h1 is gone: the decision was made.

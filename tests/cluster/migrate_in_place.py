@@ -12,13 +12,19 @@ from over_hosts import CKPT, ON, RESTART, clean, wait_for
 
 NUMBERS = os.environ["CKPT_NUMBERS"]
 
-# Besides its connection it has a UDP socket that is connected to the other host.
-ASKER = ("import os, socket\nc = socket.create_connection(('h2', 5003))\nu = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.connect(('h2', 5003))\n"
+# Besides its connection it has a UDP socket that is connected to the other host, and one that nobody has received waits in a socket.
+ASKER = ("import os, socket, sys\nc = socket.create_connection(('h2', 5003))\nu = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.connect(('h2', 5003))\n"
+         "a, b = socket.socketpair()\nif sys.argv[1:] == ['sends']: socket.send_fds(a, [b'x'], [0])\n"
          "i = 0\nwhile not os.path.exists('go'):\n c.sendall(b'x')\n assert c.recv(1) == b'x'\n i += 1\n if i == 10: print('asks', flush=True)\n"
          "u.send(b'now')\nc.sendall(b'!')\nassert c.recv(1) == b'!'\nprint('ended', u.recv(9), flush=True)\n")
 ANSWERER = ("import socket\ns = socket.create_server(('', 5003))\nu = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.bind(('', 5003))\n"
             "open('listens', 'w').close()\nc = s.accept()[0]\nwhile (part := c.recv(1)) != b'!': c.sendall(part)\n"
             "data, who = u.recvfrom(9)\nu.sendto(data, who)\nc.sendall(b'!')\nc.recv(1)\n")
+
+# Not of the job.
+STRANGER = ("import os, socket, sys, time\nc = socket.create_connection((sys.argv[1], 5001))\nc.sendall(b'hello')\nprint('called', flush=True)\n"
+            "while not os.path.exists(sys.argv[2] + '/look'): time.sleep(0.01)\nc.setblocking(False)\ntry: print('ended', c.recv(9), flush=True)\n"
+            "except BlockingIOError: print('still there', flush=True)\n")
 
 
 class MigrateInPlace(ring.OnRing):
@@ -46,7 +52,7 @@ class MigrateInPlace(ring.OnRing):
     def ends_well(self, job):
         self.limit(10**9)
         self.assertEqual(job.wait(60), 0, self.said())
-        self.assertEqual(sorted(line.split()[0] for line in self.said().splitlines() if line.endswith(" ended")), ["h1", "h2", "h3"])
+        self.assertEqual(sorted(line.split()[0] for line in self.said().splitlines() if line.split()[1:] == ["ended"]), ["h1", "h2", "h3"])
 
     def test_ring(self):
         """Both neighbours stay, one of which has its sockets in two processes and watches one. Then that one goes, and the first one, and one comes
@@ -153,6 +159,31 @@ class MigrateInPlace(ring.OnRing):
             return None
         return job, asked, wait_for(lambda: "the point: " + self.said(), stopped)
 
+    def test_strangers_wait(self):
+        """Somebody outside of the job who calls a process that stays, while connections of the host that went arrive at the same port: accepted behind it,
+        with what he has said."""
+        job, asked, back_part = self.stopped_at("connect.prepared")
+        caller = subprocess.Popen(self.hosts.enter("h5") + ["python3", "-c", STRANGER, self.hosts.address("h3"), self.dir], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(caller.stdout.close)
+        self.addCleanup(caller.kill)
+        self.assertEqual(caller.stdout.readline(), "called\n")
+        self.hosts.run("h3", "kill", "-CONT", str(back_part))
+        out, err = asked.communicate(timeout=120)
+        self.assertTrue(json.loads(out)["in_place"], err + self.said())
+        self.limit(3000)
+        self.comes_to(3000)
+
+        def accepted():
+            return [line for line in self.hosts.run("h3", "ss", "-tnpH", "state", "established", "dst", self.hosts.address("h5")).stdout.splitlines()
+                    if "python3" in line]
+        [line] = wait_for("the program's side", accepted)
+        self.assertEqual(line.split()[0], "5", line)  # bytes that it has not read
+        open(self.dir + "/look", "w").close()
+        self.assertEqual(caller.stdout.readline(), "still there\n")
+        caller.wait(20)
+        self.once(1000, 2000, 3000)
+        self.ends_well(job)
+
     def test_new_host_dies(self):
         """All is ready there but for the word."""
         job, asked, _ = self.stopped_at("connect.ready")
@@ -228,19 +259,26 @@ class MigrateInPlace(ring.OnRing):
         self.leads(job.pid)
         self.ends_well(job)
 
-    def test_what_only_a_restart_can_move(self):
+    def moved_asker(self, *options):
         for name, text in (("asker", ASKER), ("answerer", ANSWERER)):
             with open(f"{self.dir}/{name}.py", "w", encoding="ascii") as f:
                 f.write(text)
-        job = self.run_job("sh", "-c", f"{ON} h2 python3 answerer.py & while [ ! -e listens ]; do sleep 0.1; done; python3 asker.py; wait")
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 answerer.py & while [ ! -e listens ]; do sleep 0.1; done; python3 asker.py {' '.join(options)}; wait")
         wait_for("the first numbers", lambda: b"asks\n" in self.texts["out"][0])
         self.leads(job.pid)
         done = self.migrate(job.pid, "--from", "h2", "--to", "h3")
-        self.assertNotIn("in_place", done)
-        self.assertRegex(self.said(), r"not in place: h1: .* is connected to the host")
         open(self.dir + "/go", "w").close()
         self.assertEqual(job.wait(60), 0, self.said())
         self.assertIn("ended b'now'", self.said())
+        return done
+
+    def test_connected_datagrams(self):
+        """The same socket is connected to the host that has the other one now, and back."""
+        self.assertTrue(self.moved_asker()["in_place"], self.said())
+
+    def test_what_only_a_restart_can_move(self):
+        self.assertNotIn("in_place", self.moved_asker("sends"))
+        self.assertRegex(self.said(), r"not in place: h1: .* has a descriptor waiting in a socket")
 
 
 if __name__ == "__main__":

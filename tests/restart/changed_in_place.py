@@ -175,7 +175,7 @@ class ChangedInPlace(unittest.TestCase):
 
     def clear(self):
         for name in os.listdir(self.directory):
-            (shutil.rmtree if name == "images" else os.unlink)(self.path(name))
+            (shutil.rmtree if os.path.isdir(self.path(name)) else os.unlink)(self.path(name))
 
     def counted(self, *options):
         child = self.start(COUNTER, options=options)
@@ -333,6 +333,46 @@ class ChangedInPlace(unittest.TestCase):
                     [name] = [n for n in os.listdir(self.path("images")) if n.startswith(left) and ".later-1" in n]
                     self.assertGreater(os.stat(self.path("images/" + name)).st_size, 1000)
                     self.clear()
+
+    def test_killed_on_its_way(self):
+        """A restart that is killed while it puts files back: what it leaves is nothing that the next one takes for the file of then, and
+        what files held since is whole where it is kept."""
+        write, renamed = "os.pwrite(fd, b'MIDDLE', 150000)", "os.rename('steps', 'old'); open('steps', 'w').write('another')"
+        journal = "c.execute('update t set v=1'); c.execute('begin immediate'); c.execute('update t set v=2')"
+        directory = STEPS.replace("print('up'", "os.mkdir('d'); os.chmod('d', 0o751); d = os.open('d', os.O_RDONLY)\nprint('up'", 1)
+        written = JOURNAL.replace("print('up'", "c.execute('begin immediate'); c.execute('update t set v=1'); print('up'").replace(
+            "print(c.execute('select sum", "c.execute('rollback')\nprint(c.execute('select sum", 1)
+        steps, database = "up\n300000 middle 150000 7 True\n", "up\n0 ok\n700 ok\n"
+        for point, change, others, end in (
+                *((point, write, {}, steps) for point in ("restart.saving", "restart.saved", "restart.written")),
+                *((point, "os.pwrite(fd, b'end', 400000)", {}, steps) for point in ("restart.saving", "restart.cut")),
+                *((point, renamed, {}, steps) for point in ("restart.passing", "restart.copying")),
+                *((point, "os.unlink('steps')", {"options": ("--files", "copies")}, steps) for point in ("restart.filling",)),
+                ("restart.directory", "os.rmdir('d')", {"program": directory}, steps),
+                *((point, journal, {"program": JOURNAL}, database) for point in ("restart.aside", "restart.saving", "restart.saved", "restart.written")),
+                ("restart.aside", "c.execute('commit'); c.execute('begin immediate'); c.execute('update t set v=2')", {"program": written}, database)):
+            def killed(point=point):
+                self.held = {os.stat(self.path(name)).st_ino: self.bytes_of(name) for name in os.listdir(self.directory) if os.path.isfile(self.path(name))}
+                done = subprocess.run([RESTART, "images"], cwd=self.directory, env={**environment(), "CKPT_TEST_POINT": point + "=kill:0"},
+                                      stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual(done.returncode, -signal.SIGKILL, done.stdout + done.stderr)
+            with self.subTest(point=point, change=change):
+                self.changed(change, before_restart=killed, **others)
+                self.assertEqual(self.output(), end)
+                for name in os.listdir(self.path("images")):
+                    if ".changed-" in name or ".tail-" in name:
+                        kept = self.bytes_of("images/" + name)
+                        held = self.held.get(int(name.split(".")[1]), kept)  # a journal may have no name of its own by then
+                        self.assertTrue(len(kept) > 0 and (held.endswith(kept) if ".tail-" in name else held.startswith(kept)), name)
+                if "program" in others and others["program"] == directory:
+                    self.assertEqual(os.stat(self.path("d")).st_mode & 0o777, 0o751)
+                # Of a directory an empty one remains, which has a name of its own.
+                self.assertEqual([name for name in os.listdir(self.directory) if name.startswith(".ckpt") and not os.path.isdir(self.path(name))], [])
+            self.clear()
+
+    def bytes_of(self, name):
+        with open(self.path(name), "rb") as f:
+            return f.read()
 
     def test_in_use_by_others(self):
         """Somebody outside would go on with what he has read of it."""

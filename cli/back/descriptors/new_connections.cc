@@ -8,6 +8,7 @@
 
 #include <set>
 
+#include "cli/back/descriptors/datagram_peers.h"
 #include "cli/back/descriptors/image_socket.h"
 #include "restart/channels/hosts_plan.h"
 
@@ -52,13 +53,6 @@ bool takes(const ImageSocket& listener, const SocketName& to) {
   return address == (is_four(to) ? std::string(20, '0') + "ffff00000000" : std::string(32, '0'));
 }
 
-bool leads_elsewhere_now(const ImageSocket& s) {
-  if (s.remote.length == 0 || (s.detail.domain != AF_INET && s.detail.domain != AF_INET6)) return false;
-  SocketName now = s.remote;
-  hosts_plan()->translate_other(now, {});
-  return end_text(now) != end_text(s.remote);
-}
-
 class NewConnections {
  public:
   NewConnections(const std::vector<StandingMember>& members, OtherHosts& others)
@@ -83,6 +77,8 @@ class NewConnections {
                         errno_name(error));
     return all;
   }
+
+  std::vector<ChannelBuilder::Stranger> take_strangers() { return builder_.take_strangers(); }
 
  private:
   // Those to the lost host alone; all others are there.
@@ -137,10 +133,19 @@ class NewConnections {
 
 }  // namespace
 
+bool leads_elsewhere_now(const ImageSocket& s) {
+  if (s.remote.length == 0 || (s.detail.domain != AF_INET && s.detail.domain != AF_INET6)) return false;
+  SocketName now = s.remote;
+  hosts_plan()->translate_other(now, {});
+  return end_text(now) != end_text(s.remote);
+}
+
 Result<void> check_other_sockets(const StandingMember& member, const OtherHosts& others) {
   for (const auto& f : member.then->open_files) {
     const ImageSocket s = socket_of(f);
-    if (!leads_elsewhere_now(s) || (s.is_tcp() && others.leads_to_lost(s.local, s.remote))) continue;
+    if (!leads_elsewhere_now(s) || (s.is_tcp() && others.leads_to_lost(s.local, s.remote)) ||
+        is_datagram_peer(member, f, s))
+      continue;
     return make_error(ExitCode::kUnsupported, 0, "{} of process {} is connected to the host that is gone",
                       f.path, member.then->process.record.pid);
   }
@@ -148,9 +153,12 @@ Result<void> check_other_sockets(const StandingMember& member, const OtherHosts&
 }
 
 Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,
-                                                 OtherHosts& others) {
+                                                 OtherHosts& others, Strangers& strangers) {
   if (!others.lost_a_host()) return std::vector<ReplacedFiles>(members.size());
-  return NewConnections(members, others).make();
+  NewConnections connections(members, others);
+  auto made = connections.make();
+  strangers.add(connections.take_strangers());
+  return made;
 }
 
 }  // namespace ckpt::cli

@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "cli/back/descriptors/still_open.h"
+#include "restart/descriptors/builder.h"
 
 namespace ckpt::cli {
 

@@ -16,6 +16,7 @@
 #include "base/descriptor_message.h"
 #include "base/named_points.h"
 #include "base/protocol/reconnect_protocol.h"
+#include "cli/back/descriptors/datagram_peers.h"
 #include "cli/back/descriptors/image_socket.h"
 #include "cli/back/descriptors/new_connections.h"
 #include "cli/keeper/host_keeper.h"
@@ -157,17 +158,19 @@ class ConnectPart {
   Result<void> run() {
     CKPT_TRY(open_images());
     CKPT_TRY(listen_to_processes());
-    points::at("connect.prepared");
-    CKPT_TRY(others_.come_to("prepared"));
     std::vector<StandingMember> standing;
     for (const Process& p : processes_) standing.push_back(p.standing());
-    auto made = connect_again(standing, others_);
+    CKPT_TRY(datagrams_.take(standing));
+    points::at("connect.prepared");
+    CKPT_TRY(others_.come_to("prepared"));
+    auto made = connect_again(standing, others_, strangers_);
     if (!made.ok()) return made.error();
     size_t i = 0;
     for (const Process& p : processes_) p.set_owners((*made)[i++]);
     points::at("connect.ready");
     CKPT_TRY(others_.come_to("ready"));
     points::at("connect.decided");
+    CKPT_TRY(datagrams_.connect());
     return hand_over(*made);
   }
 
@@ -232,6 +235,8 @@ class ConnectPart {
   OtherHosts& others_;
   ScopedFd listener_;
   std::list<Process> processes_;
+  DatagramPeers datagrams_;
+  Strangers strangers_{others_.keeper_of_callers(), Strangers::Without::kOfLost};
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "cli/back/job/job_back.h"
+#include "cli/back/descriptors/datagram_peers.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "cli/back/descriptors/channel_plan.h"
+#include "cli/back/descriptors/datagram_peers.h"
 #include "cli/back/descriptors/far_plan.h"
 #include "cli/back/descriptors/new_connections.h"
 #include "cli/back/job/far_barriers.h"
@@ -225,7 +227,8 @@ class JobBack {
     for (const Member& m : members_)
       standing.push_back({&m.back->then(), &m.back->now(), m.target.pidfd.get()});
     if (options_.others == nullptr) return std::vector<ReplacedFiles>(standing.size());
-    return connect_again(standing, *options_.others);
+    if (options_.others->lost_a_host()) CKPT_TRY(datagrams_.take(standing));
+    return connect_again(standing, *options_.others, strangers_);
   }
 
   Result<void> plan(const std::vector<SharedParts>& parts) {
@@ -294,6 +297,7 @@ class JobBack {
     points::at("back.decided");
     late_.kill();
     if (auto ended = late_.wait_for_end(limits_.answer_ns); !ended.ok()) return kill_all(ended.error());
+    if (auto connected = datagrams_.connect(); !connected.ok()) return kill_all(connected.error());
     for (Member& m : members_) (void)m.back->commit();
     if (far_) far_->begin();
     points::at("back.committed");
@@ -400,6 +404,10 @@ class JobBack {
   std::unique_ptr<JobProcesses> processes_;
   std::vector<Member> members_;
   LateProcesses late_{gate_};
+  DatagramPeers datagrams_;
+  const std::string no_keeper_;
+  Strangers strangers_{options_.others != nullptr ? options_.others->keeper_of_callers() : no_keeper_,
+                       Strangers::Without::kOfJob};
   std::vector<int32_t> ended_;
 };
 

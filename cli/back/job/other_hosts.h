@@ -46,6 +46,9 @@ class OtherHosts {
   // host alone.
   Result<void> lose_a_host(const nlohmann::json& plan);
   bool lost_a_host() const { return lost_a_host_; }
+  // The name by which the first process of this host is asked to keep callers (base/protocol/unaccepted_protocol.h).
+  void set_keeper_of_callers(std::string name) { keeper_of_callers_ = std::move(name); }
+  const std::string& keeper_of_callers() const { return keeper_of_callers_; }
   // Where the job's hosts are then, for the library; empty: as at the checkpoint.
   std::span<const AddressLine> addresses() const;
   bool leads_to_lost(const SocketName& local, const SocketName& remote) const;
@@ -61,6 +64,7 @@ class OtherHosts {
  private:
   const int socket_;
   bool lost_a_host_ = false;
+  std::string keeper_of_callers_;
   std::set<std::pair<std::string, std::string>> connections_;  // each from both ends
   std::set<std::string> passed_;
   std::vector<FarConnection> mine_;

@@ -204,7 +204,8 @@ class Agent {
   // This host's processes go back in place, with those of other hosts. With a table: a host has died, and another one
   // has its processes.
   Result<void> begin_back(const Json& order) {
-    const Json& plan = order["plan"];
+    Json plan = order["plan"];
+    plan["keeps_callers"] = job_ + ":" + task_.value("host", "");
     const ReachedPart part = reach_part(plan.value("part", ""));
     const bool there = checksum_of_file(part.path + "/" + job::kManifestName) == plan.value("checksum", "");
     CKPT_TRY(back_.begin(plan));
@@ -224,7 +225,7 @@ class Agent {
 
   // Some of the job are as they were then, and some as they are now: none runs on.
   void end_half_way(uint64_t id) {
-    const bool gone = end_descendants_standing();
+    const bool gone = end_descendants_standing(warden_.own_processes());
     back_.end();
     done_ = gone;
     tell({{"say", "gone"}, {"id", id}, {"yes", gone}});
@@ -256,7 +257,7 @@ class Agent {
     const bool stands = stands_behind(id);
     if (stands) deadline_ns_ = now_ns() + kInDoubtNs;
     if (say == "stands") return tell({{"say", "stands"}, {"id", id}, {"yes", stands}});
-    const bool gone = stands && end_descendants_standing();
+    const bool gone = stands && end_descendants_standing(warden_.own_processes());
     if (gone) {
       local_.join();
       done_ = true;
@@ -453,9 +454,9 @@ class Agent {
   void end_all() {
     warden_.come_round();
     restart_.reset();
-    if (stuck_ || (recovers_ && !link_.valid())) end_descendants_standing();
+    if (stuck_ || (recovers_ && !link_.valid())) end_descendants_standing(warden_.own_processes());
+    end_descendants(warden_.own_processes());
     warden_.end();
-    end_descendants();
     local_.join();
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
     users_

@@ -25,8 +25,6 @@ namespace ckpt::cli {
 
 namespace {
 
-// Beats and looks within one patience.
-constexpr int kBeatsAPatience = 16;
 // Work that the agent's thread does at a stretch: starting a keeper of a large memory, for one.
 constexpr int64_t kLongestRoundNs = 60'000'000'000;
 constexpr int64_t kStopNs = 5'000'000'000;
@@ -85,6 +83,7 @@ Result<void> AgentWarden::begin(const std::string& job, const std::string& host,
   beats_ = static_cast<AgentBeats*>(page);
   come_round();
   if (!start()) return failure(ExitCode::kSystem, "agent", "no process for its warden", "raise ulimit -u");
+  CKPT_TRY(guard_.begin(memory_.get(), patience_ms_));
   thread_ = std::thread([this] { beat(); });
   return {};
 }
@@ -94,7 +93,8 @@ void AgentWarden::come_round() { round_ns_ = now_ns(); }
 void AgentWarden::beat() {
   std::unique_lock<std::mutex> hold(lock_);
   while (!stops_) {
-    if (now_ns() - round_ns_ < kLongestRoundNs) beats_->last_ns = now_ns();
+    if (now_ns() - round_ns_ < kLongestRoundNs) beats_->last_ns = beat_clock_ns();
+    guard_.take_in(warden_);
     stopped_.wait_for(hold, std::chrono::milliseconds(patience_ms_ / kBeatsAPatience + 1));
   }
 }
@@ -107,13 +107,14 @@ void AgentWarden::reap(pid_t ended) {
 
 void AgentWarden::end() {
   if (beats_ == nullptr) return;
-  beats_->over = true;
   {
     const std::lock_guard<std::mutex> hold(lock_);
     stops_ = true;
   }
   stopped_.notify_all();
   if (thread_.joinable()) thread_.join();
+  guard_.end();
+  beats_->over = true;
   // By its descriptor: it may have been waited for, and its number be another's.
   if (warden_fd_.valid()) syscall(SYS_pidfd_send_signal, warden_fd_.get(), SIGKILL, nullptr, 0);
   warden_fd_.reset();
@@ -124,11 +125,11 @@ void AgentWarden::end() {
 
 // A program of its own: `ps` tells it from the agent, and it has none of the agent's connections.
 bool AgentWarden::start() {
-  beats_->last_ns = now_ns();
+  beats_->last_ns = beat_clock_ns();
   const std::string self = own_directory() + "/ckpt", patience = std::to_string(patience_ms_);
   const std::string agent = std::to_string(getpid());
   warden_ = fork();
-  if (warden_ > 0) warden_fd_.reset(static_cast<int>(syscall(SYS_pidfd_open, warden_, 0)));
+  if (warden_ > 0) warden_fd_.reset(static_cast<int>(syscall(SYS_pidfd_open, warden_.load(), 0)));
   if (warden_ != 0) return warden_ > 0;
   setpgid(0, 0);
   // By these it would be one of the job: to be saved, and to be ended.
@@ -157,10 +158,12 @@ ExitCode run_agent_warden(const std::string& job, const std::string& host, int a
     pollfd end{watched.get(), POLLIN, 0};
     const bool has_died = !is_parent || poll(&end, 1, patience_ms / kBeatsAPatience + 1) > 0;
     if (beats.over) return ExitCode::kOk;
-    if (!has_died && now_ns() - beats.last_ns <= patience_ns) continue;
+    const bool hangs = beat_clock_ns() - beats.last_ns > patience_ns;
+    if (!has_died && !hangs) continue;
+    // Where both were frozen, the agent was killed before the warden could look.
     fmt::print(stderr,
                "ckpt: {}: its agent {}: the job's processes there are ended, for it goes on elsewhere\n",
-               printable(host), has_died ? "was killed" : "hangs");
+               printable(host), hangs ? "hangs" : "was killed");
     fflush(stderr);
     end_all_of(job, has_died ? 0 : agent);
     if (!has_died) syscall(SYS_pidfd_send_signal, watched.get(), SIGKILL, nullptr, 0);

@@ -1,6 +1,7 @@
 // What watches the agent of a host whose job goes on elsewhere when the host is lost (--recover). An agent that hangs or is
 // killed ends nothing, while its host's processes run on; so a process beside it, the warden, ends them, and then the
-// agent, before the head gives the host up. By the agent's end the head hears of it.
+// agent, before the head gives the host up. By the agent's end the head hears of it. Where the warden is frozen as well, the guard
+// does (agent_guard.h).
 //
 // Owner: cli, the agent. Callers: its one thread; beats come from a thread of this object, as long as the agent's own
 //        thread comes round.
@@ -12,20 +13,17 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
 #include "base/exit_codes.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "cli/hosts/agent/agent_beats.h"
+#include "cli/hosts/agent/agent_guard.h"
 
 namespace ckpt::cli {
-
-// In memory that agent and warden share.
-struct AgentBeats {
-  std::atomic<int64_t> last_ns;
-  std::atomic<bool> over;
-};
 
 class AgentWarden {
  public:
@@ -37,6 +35,8 @@ class AgentWarden {
   // patience_ms: how long the agent may be without a beat.
   Result<void> begin(const std::string& job, const std::string& host, int patience_ms);
   bool runs() const { return warden_ > 0; }
+  // Warden and guard: below the agent, and not of the job.
+  std::set<int> own_processes() const { return {warden_, guard_.process()}; }
   // The agent's thread has come round.
   void come_round();
   // A child of the agent has ended: another warden is started if it was this one.
@@ -51,8 +51,9 @@ class AgentWarden {
   std::string job_, host_;
   int patience_ms_ = 0;
   ScopedFd memory_;
+  AgentGuard guard_;
   AgentBeats* beats_ = nullptr;  // in it
-  pid_t warden_ = -1;
+  std::atomic<pid_t> warden_ = -1;
   ScopedFd warden_fd_;
   std::thread thread_;
   std::mutex lock_;

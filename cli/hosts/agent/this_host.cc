@@ -143,11 +143,21 @@ bool has_rank(int rank) {
   return false;
 }
 
+namespace {
+
+std::vector<int> descendants_but(const std::set<int>& but) {
+  std::vector<int> pids = descendants(getpid());
+  std::erase_if(pids, [&but](int pid) { return but.contains(pid); });
+  return pids;
+}
+
+}  // namespace
+
 // A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the first is ended.
-bool end_descendants_standing() {
+bool end_descendants_standing(const std::set<int>& but) {
   const int64_t deadline = now_ns() + 5'000'000'000;
   for (bool all = false; !all;) {
-    const std::vector<int> left = descendants(getpid());
+    const std::vector<int> left = descendants_but(but);
     for (int pid : left) kill(pid, SIGSTOP);
     all = std::all_of(left.begin(), left.end(), is_stopped);
     if (all) break;
@@ -157,7 +167,7 @@ bool end_descendants_standing() {
     }
     (void)!poll(nullptr, 0, 1);
   }
-  for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
+  for (std::vector<int> left = descendants_but(but); !left.empty(); left = descendants_but(but)) {
     for (int pid : left) kill(pid, SIGKILL);
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
@@ -166,11 +176,11 @@ bool end_descendants_standing() {
   return true;
 }
 
-void end_descendants() {
+void end_descendants(const std::set<int>& but) {
   const int64_t patient_until = now_ns() + 2'000'000'000;
   std::set<int> asked;  // a program may take a second SIGTERM for impatience
   for (int signal : {SIGTERM, SIGKILL}) {
-    for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
+    for (std::vector<int> left = descendants_but(but); !left.empty(); left = descendants_but(but)) {
       for (int pid : left) {
         if (signal == SIGKILL || asked.insert(pid).second) kill(pid, signal);
       }

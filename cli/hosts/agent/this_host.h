@@ -4,6 +4,7 @@
 // (moving.cc).
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,9 @@ bool has_rank(int rank);
 // Has the first process of this host keep the connections that no process has accepted (docs/hosts.md). hosts: its CKPT_HOSTS.
 // Where it is not there, or does not answer, they stay where they are: the checkpoint will say so.
 void keep_unaccepted(const std::string& hosts);
-// Asks all processes below this one to end, for two seconds, and then ends them.
-void end_descendants();
+// Asks all processes below this one but these to end, for two seconds, and then ends them.
+void end_descendants(const std::set<int>& but);
 // Ends them where they stand: none runs on because another has ended. False: one of them could not be stopped; none has ended.
-bool end_descendants_standing();
+bool end_descendants_standing(const std::set<int>& but);
 
 }  // namespace ckpt::cli

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""A job over hosts whose images are in keepers' memory: what a checkpoint costs, full and with 1 % written, and how long it takes until the
+job goes on when hosts fall silent: in place, their parts computed from the memory of the others.
+
+usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--redundancy parity] [--lose 1] [--rounds 5]      root; hosts are namespaces
+
+--redundancy none: the images are files in a directory that all hosts share, for comparison. The host's silence (5 s here) is not counted.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "support"))
+sys.dont_write_bytecode = True
+import hosts as made_hosts  # noqa: E402
+
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+# One percent of its pages is written when the number in the file has grown. Each life says that it runs.
+PROGRAM = """
+import os, sys, time
+megabytes, directory = int(sys.argv[1]), sys.argv[2]
+memory = bytearray(os.urandom(1 << 20) * megabytes)
+for page in range(len(memory) // 4096): memory[page * 4096:page * 4096 + 8] = page.to_bytes(8, 'little')
+open(f'{directory}/ready.{os.uname().nodename}', 'w').close()
+seen = 0
+while True:
+    time.sleep(0.005)
+    with open(directory + '/round') as f: now = int(f.read() or 0)
+    if now == seen: continue
+    seen = now
+    for page in range(now % 100, len(memory) // 4096, 100): memory[page * 4096 + 8] = now & 255
+    open(f'{directory}/wrote.{now}.{os.uname().nodename}', 'w').close()
+"""
+
+
+class Job:
+    def __init__(self, o, hosts):
+        self.o, self.hosts, self.ckpt = o, hosts, os.path.abspath(o.build) + "/bin/ckpt"
+        self.names, self.spares = hosts.names[:o.hosts], hosts.names[o.hosts:]
+        self.directory = tempfile.mkdtemp(prefix="ckpt-loss.", dir=os.environ.get("BENCH_DIR", "/var/tmp"))
+        with open(self.directory + "/hold.py", "w", encoding="ascii") as f:
+            f.write(PROGRAM)
+        self.round = 0
+        self.write_round()
+        hold = f"/usr/bin/python3 {self.directory}/hold.py {o.mib} {self.directory}"
+        others = "".join(f"{os.path.abspath(o.build)}/bin/ckpt-on {n} {hold} & " for n in self.names[1:])
+        words = [self.ckpt, "run", "--hosts", ",".join(self.names), "--launch", hosts.launch, "--dir", self.directory + "/images", "--stop-timeout", "30s",
+                 "--recover", "--spare", ",".join(self.spares), "--host-silence", "5s"]
+        if o.redundancy != "none":
+            words += ["--redundancy", o.redundancy, "--memory", f"{o.mib * 6}M"]
+        self.head = subprocess.Popen([*words, "--", "sh", "-c", f"{others}{hold}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        self.said = []
+        threading.Thread(target=self.read, daemon=True).start()
+        self.until(lambda: all(os.path.exists(f"{self.directory}/ready.{n}") for n in self.names) and self.listens(), "the program")
+
+    def read(self):
+        for line in self.head.stderr:
+            self.said.append((time.monotonic(), line.rstrip("\n")))
+
+    def listens(self):
+        with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
+            return any(line.rstrip().endswith(f"@ckpt_rt.head.{self.head.pid}") for line in f)
+
+    def until(self, there, what, seconds=300):
+        end = time.monotonic() + seconds
+        while not there():
+            if self.head.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"no {what}: " + "\n".join(line for _, line in self.said))
+            time.sleep(0.002)
+
+    def write_round(self):
+        with open(self.directory + "/new", "w", encoding="ascii") as f:
+            f.write(str(self.round))
+        os.rename(self.directory + "/new", self.directory + "/round")
+
+    def write_some(self):
+        self.round += 1
+        self.write_round()
+        self.until(lambda: sum(name.startswith(f"wrote.{self.round}.") for name in os.listdir(self.directory)) == len(self.names), "written pages")
+
+    def now(self):
+        done = subprocess.run([self.ckpt, "now", "--json", str(self.head.pid)], capture_output=True, text=True, env=ENVIRONMENT, check=False)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr)
+        cost = json.loads(done.stdout)
+        return cost["durable_ns"] / 1e6, cost["stop_ns"] / 1e6
+
+    def lose(self):
+        """Milliseconds from the word that hosts are gone to the word that the job goes on, and for which its processes stood."""
+        for name in self.names[1:1 + self.o.lose]:
+            self.hosts.cut(name)
+        self.until(lambda: any("the job goes on from" in line for _, line in self.said), "job without them")
+        gone = next(at for at, line in self.said if ": gone; " in line)
+        at, line = next((at, line) for at, line in self.said if "the job goes on from" in line)
+        stood = re.search("stood for (.*)", line)
+        return (at - gone) * 1e3, stood.group(1) if stood else "not in place: " + " ".join(line for _, line in self.said if "not in place" in line)
+
+    def close(self):
+        self.head.kill()
+        self.head.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build")
+    parser.add_argument("--mib", type=int, default=256, help="memory of the program on each host")
+    parser.add_argument("--hosts", type=int, default=5)
+    parser.add_argument("--redundancy", default="parity")
+    parser.add_argument("--lose", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    o = parser.parse_args()
+    with made_hosts.Hosts(o.hosts + max(o.lose, 1)) as hosts:
+        os.makedirs("/tmp/ckpt-keeper-0", 0o700, exist_ok=True)
+        for name in hosts.names:  # sockets in /tmp are of one host
+            own = f"{hosts.base}/keeper-{name}"
+            os.makedirs(own, 0o700)
+            hosts.run(name, "mount", "--bind", own, "/tmp/ckpt-keeper-0", check=True)
+        job = Job(o, hosts)
+        try:
+            full = job.now()
+            some = []
+            for _ in range(o.rounds):
+                job.write_some()
+                some.append(job.now())
+            durable, stood = (statistics.median(x) for x in zip(*some))
+            took, recovered = job.lose() if o.lose else (0, "")
+        finally:
+            job.close()
+    print("| hosts x MiB, redundancy | full: until it counts, stood, ms | 1 % written: the same | lost | until the job goes on, ms | its processes stood |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    print(f"| {o.hosts} x {o.mib}, {o.redundancy} | {full[0]:.0f}, {full[1]:.1f} | {durable:.0f}, {stood:.1f} | {o.lose} | {took:.0f} | {recovered} |")
+
+
+if __name__ == "__main__":
+    main()
