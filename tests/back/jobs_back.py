@@ -39,8 +39,8 @@ def work(n):
     return n, digest.hex()
 if __name__ == "__main__":
     with multiprocessing.Pool(3) as pool:
-        for n, text in pool.imap(work, range(5000), chunksize=4): found = (n, text); print(*found) if n % 100 == 0 else None
-        print(sum(int(text[:8], 16) for _, text in pool.map(work, range(5000))))
+        for n, text in pool.imap(work, range(3000), chunksize=4): found = (n, text); print(*found) if n % 100 == 0 else None
+        print(sum(int(text[:8], 16) for _, text in pool.map(work, range(3000))))
 """
 PIPELINE = """seq 1 60000 | python3 -c '
 import sys
