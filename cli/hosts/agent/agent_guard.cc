@@ -111,14 +111,15 @@ ExitCode run_agent_guard(int patience_ms) {
   sigevent kill_me{};
   kill_me.sigev_notify = SIGEV_SIGNAL;
   kill_me.sigev_signo = SIGKILL;
-  timer_t timer{};
-  if (timer_create(CLOCK_BOOTTIME, &kill_me, &timer) != 0) return wrong("has no timer");
+  // By the kernel's own calls: older systems do not have these names of libc's.
+  int timer = 0;
+  if (syscall(SYS_timer_create, CLOCK_BOOTTIME, &kill_me, &timer) != 0) return wrong("has no timer");
   for (;;) {
     if (beats.over) return ExitCode::kOk;
     const int64_t until = beats.last_ns + guard_patience_ns(patience_ms);
     if (beat_clock_ns() >= until) return ExitCode::kUnavailable;
     const itimerspec at{{0, 0}, {until / 1'000'000'000, until % 1'000'000'000}};
-    if (timer_settime(timer, TIMER_ABSTIME, &at, nullptr) != 0) return wrong("has no timer");
+    if (syscall(SYS_timer_settime, timer, TIMER_ABSTIME, &at, nullptr) != 0) return wrong("has no timer");
     (void)!poll(nullptr, 0, patience_ms / kBeatsAPatience + 1);
   }
 }

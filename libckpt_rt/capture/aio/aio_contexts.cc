@@ -232,7 +232,7 @@ class ScopedOneProcessor {
     unsigned processor = 0;
     if (length_ <= 0 || sys::call(__NR_getcpu, &processor, 0L, 0L) != 0 || processor >= 8 * sizeof(before_))
       return;
-    uint64_t only[std::size(before_)] = {};
+    uint64_t only[kWords] = {};
     only[processor / 64] = 1ull << (processor % 64);
     sys::call(__NR_sched_setaffinity, 0L, sizeof(only), only);
   }
@@ -243,7 +243,8 @@ class ScopedOneProcessor {
   ScopedOneProcessor& operator=(const ScopedOneProcessor&) = delete;
 
  private:
-  uint64_t before_[128] = {};
+  static constexpr size_t kWords = 128;
+  uint64_t before_[kWords] = {};
   long length_ = 0;
 };
 
