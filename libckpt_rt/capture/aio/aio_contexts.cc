@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -52,7 +53,7 @@ constexpr uint32_t kMost = 256;
 constinit Context contexts[kMost]{};
 constinit std::atomic<bool> any{false};
 // Threads in io_setup(2) or io_destroy(2): what is mapped and what is known may differ.
-constinit std::atomic<int32_t> changing{0};
+CKPT_FORK_DATA constinit std::atomic<int32_t> changing{0};
 
 constexpr int64_t kLongestDrainNs = 1'000'000'000;
 
@@ -184,7 +185,9 @@ bool note(AddrRange ring) {
   return false;
 }
 
-void in_child() { changing.store(0, std::memory_order_relaxed); }
+CKPT_FORK_PATH void in_child() {
+  if (changing.load(std::memory_order_relaxed) != 0) changing.store(0, std::memory_order_relaxed);
+}
 
 // --- restart ---
 

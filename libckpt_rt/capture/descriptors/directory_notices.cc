@@ -5,12 +5,13 @@
 
 #include <atomic>
 
+#include "base/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::directory_notices {
 
-constinit std::atomic<bool> any{false};
+CKPT_FORK_DATA constinit std::atomic<bool> any{false};
 
 namespace {
 

@@ -5,12 +5,13 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::processor_time {
 
-constinit std::atomic<bool> came_back{false};
+CKPT_FORK_DATA constinit std::atomic<bool> came_back{false};
 
 namespace {
 
