@@ -13,6 +13,7 @@ namespace ckpt {
 namespace {
 constexpr size_t kHugePage = 2 << 20;     // bytes
 constexpr size_t kWorthWaking = 1 << 20;  // bytes: what is unprotected at once
+constexpr uint32_t kManyForced = 32;      // copies: some are forced in any program
 }  // namespace
 
 size_t BufferPool::memory_bytes(size_t bytes, size_t buffer_bytes) {
@@ -54,8 +55,8 @@ void BufferPool::begin(size_t bytes, size_t buffer_bytes) {
   buffer_bytes_ = buffer_bytes;
   count_ = static_cast<uint32_t>(count);
   reserve_ = count_ / 4;
-  share_ = count_ - reserve_;
-  sequential_used_ = 0;
+  share_ = share_when_forced_ = count_ - reserve_;
+  sequential_used_ = forced_taken_ = 0;
   stack_ = (buffers_ + count * buffer_bytes).as<uint32_t>();
   kinds_ = reinterpret_cast<CopyKind*>(stack_ + count);
   for (uint32_t i = 0; i < count_; ++i) stack_[i] = count_ - 1 - i;
@@ -74,8 +75,11 @@ void BufferPool::trim() {
   if (!memory_.empty()) sys::call(__NR_madvise, buffers_.value, count_ * buffer_bytes_, MADV_DONTNEED);
 }
 
-void BufferPool::limit_sequential(size_t buffers) {
-  share_ = static_cast<uint32_t>(std::min<size_t>(buffers, count_ - reserve_));
+void BufferPool::limit_sequential(size_t buffers, size_t when_forced) {
+  ScopedLock lock(lock_);
+  share_when_forced_ = static_cast<uint32_t>(std::min<size_t>(when_forced, count_ - reserve_));
+  share_ = std::min(static_cast<uint32_t>(std::min<size_t>(buffers, count_)), share_when_forced_);
+  if (forced_taken_ >= kManyForced) share_ = share_when_forced_;
 }
 
 void BufferPool::populate(size_t bytes) {
@@ -112,6 +116,7 @@ uint32_t BufferPool::take_one(CopyKind kind) {
   free_count_.store(free - 1, std::memory_order_relaxed);
   kinds_[buffer] = kind;
   if (kind == CopyKind::kSequential) ++sequential_used_;
+  if (kind == CopyKind::kForced && ++forced_taken_ == kManyForced) share_ = share_when_forced_;
   return buffer;
 }
 

@@ -40,8 +40,9 @@ class BufferPool {
   void populate(size_t bytes);
   // What populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
-  // Sequential copies use at most so many buffers: the same few, again and again, stay in the cache.
-  void limit_sequential(size_t buffers);
+  // Sequential copies use at most so many buffers: the same few, again and again, stay in the cache. Where threads force
+  // copies, they use up to `when_forced`: to wait for the disk would leave them more to force.
+  void limit_sequential(size_t buffers, size_t when_forced);
   void release_memory();
   void trim();
   AddrRange range() const { return memory_; }
@@ -77,8 +78,9 @@ class BufferPool {
   size_t buffer_bytes_ = 0, populated_ = 0;
   uint32_t count_ = 0, reserve_ = 0;  // the latter for forced copies only
   uint32_t share_ = 0;                // most buffers of sequential copies
+  uint32_t share_when_forced_ = 0, forced_taken_ = 0;
   FutexLock
-      lock_;  // guards stack_, kinds_, sequential_used_, wanted_ and changes of free_count_ and refilled_
+      lock_;  // guards stack_, kinds_, share_, sequential_used_, wanted_ and changes of free_count_ and refilled_
   uint32_t* stack_ = nullptr;  // free buffers; the last given back is taken first, it is in the cache
   CopyKind* kinds_ = nullptr;  // of the buffers that are used
   uint32_t sequential_used_ = 0;

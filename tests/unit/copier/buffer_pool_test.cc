@@ -42,13 +42,13 @@ TEST(BufferPool, CopiesInOrderKeepToTheirLimitAndUseTheSameBuffers) {
   BufferPool pool;
   ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
   pool.populate(5 * kBytes);
-  pool.limit_sequential(14);  // more than three quarters: nothing to limit
+  pool.limit_sequential(14, 14);  // more than three quarters: nothing to limit
   uint32_t buffer = 0;
   std::vector<uint32_t> taken;
   while (pool.try_acquire(CopyKind::kSequential, &buffer)) taken.push_back(buffer);
   EXPECT_EQ(taken.size(), 12u);
   for (uint32_t b : taken) pool.release(b);
-  pool.limit_sequential(5);
+  pool.limit_sequential(5, 5);
   const std::set<uint32_t> most_recent(taken.end() - 5, taken.end());
   taken.clear();
   while (pool.try_acquire(CopyKind::kSequential, &buffer)) taken.push_back(buffer);
@@ -67,7 +67,7 @@ TEST(BufferPool, CopiesInOrderKeepToTheirLimitAndUseTheSameBuffers) {
 TEST(BufferPool, ForcedCopiesDoNotUseUpTheShareOfCopiesInOrder) {
   BufferPool pool;
   ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
-  pool.limit_sequential(2);
+  pool.limit_sequential(2, 2);
   std::vector<uint32_t> forced, in_order;
   uint32_t buffer = 0;
   for (int i = 0; i < 8; ++i) forced.push_back(pool.acquire(CopyKind::kForced));
@@ -82,6 +82,23 @@ TEST(BufferPool, ForcedCopiesDoNotUseUpTheShareOfCopiesInOrder) {
   pool.release(in_order.back());
   copier.join();
   in_order.back() = static_cast<uint32_t>(got.load());
+  for (uint32_t b : in_order) pool.release(b);
+  EXPECT_TRUE(pool.all_free());
+  pool.release_memory();
+}
+
+TEST(BufferPool, CopiesInOrderHaveMoreRoomWhereManyAreForced) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(64 * kBytes, kBytes));
+  pool.limit_sequential(2, 6);
+  std::vector<uint32_t> in_order;
+  uint32_t buffer = 0;
+  for (int i = 0; i < 31; ++i) pool.release(pool.acquire(CopyKind::kForced));
+  while (pool.try_acquire(CopyKind::kSequential, &buffer)) in_order.push_back(buffer);
+  EXPECT_EQ(in_order.size(), 2u);
+  pool.release(pool.acquire(CopyKind::kForced));
+  while (pool.try_acquire(CopyKind::kSequential, &buffer)) in_order.push_back(buffer);
+  EXPECT_EQ(in_order.size(), 6u);
   for (uint32_t b : in_order) pool.release(b);
   EXPECT_TRUE(pool.all_free());
   pool.release_memory();
