@@ -247,7 +247,7 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
 }
 
 void WriteProtection::handler_entry(void* self) {
-  const ScopedUrgency threads_that_write_wait;
+  const ScopedUrgency many_wait_at_pages(has_many_threads());
   static_cast<WriteProtection*>(self)->handle_events();
 }
 
