@@ -18,7 +18,7 @@ constexpr uint32_t kManyForced = 32;      // copies: some are forced in any prog
 
 size_t BufferPool::memory_bytes(size_t bytes, size_t buffer_bytes) {
   const size_t count = bytes / buffer_bytes;
-  const size_t table = (count * (sizeof(uint32_t) + sizeof(CopyKind)) + kPageSize - 1) & ~(kPageSize - 1);
+  const size_t table = (count * sizeof(uint32_t) + kPageSize - 1) & ~(kPageSize - 1);
   return count * buffer_bytes + table + kHugePage;
 }
 
@@ -56,9 +56,8 @@ void BufferPool::begin(size_t bytes, size_t buffer_bytes) {
   count_ = static_cast<uint32_t>(count);
   reserve_ = count_ / 4;
   share_ = share_when_forced_ = count_ - reserve_;
-  sequential_used_ = forced_taken_ = 0;
+  forced_taken_ = 0;
   stack_ = (buffers_ + count * buffer_bytes).as<uint32_t>();
-  kinds_ = reinterpret_cast<CopyKind*>(stack_ + count);
   for (uint32_t i = 0; i < count_; ++i) stack_[i] = count_ - 1 - i;
   free_count_.store(count_, std::memory_order_release);
   reset_counters();
@@ -108,14 +107,14 @@ uint32_t BufferPool::worth_waking() const {
 uint32_t BufferPool::room(CopyKind kind) const {
   const uint32_t free = free_count_.load(std::memory_order_relaxed);
   if (kind == CopyKind::kForced) return free;
-  return std::min(share_ - std::min(share_, sequential_used_), free - std::min(free, reserve_));
+  // share_ leaves the reserve.
+  const uint32_t used = count_ - free;
+  return share_ - std::min(share_, used);
 }
 
 uint32_t BufferPool::take_one(CopyKind kind) {
   const uint32_t free = free_count_.load(std::memory_order_relaxed), buffer = stack_[free - 1];
   free_count_.store(free - 1, std::memory_order_relaxed);
-  kinds_[buffer] = kind;
-  if (kind == CopyKind::kSequential) ++sequential_used_;
   if (kind == CopyKind::kForced && ++forced_taken_ == kManyForced) share_ = share_when_forced_;
   return buffer;
 }
@@ -178,7 +177,6 @@ void BufferPool::release(uint32_t buffer) {
     const uint32_t free = free_count_.load(std::memory_order_relaxed);
     stack_[free] = buffer;
     free_count_.store(free + 1, std::memory_order_seq_cst);
-    if (kinds_[buffer] == CopyKind::kSequential) --sequential_used_;
     refilled = wanted_ != 0 && room(CopyKind::kSequential) >= wanted_;
     if (refilled) {
       wanted_ = 0;

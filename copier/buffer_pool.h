@@ -5,9 +5,8 @@
 //
 // Owner:     copier. acquire(): the copier, the thread that serves faults, threads under guard. release(): the
 //            writer; a copying thread whose copy failed or held only zeros.
-// Rule when empty: the sequential copier waits while its own share is used or only the reserve is left; a forced
-//            copy waits only when nothing at all is left. Both waits are counted. Forced copies do not use up the
-//            share: they come fastest where threads write most, and there each copy in order saves a fault.
+// Rule when empty: the sequential copier waits while as many buffers are used as it may go ahead of the disk, or only the
+//            reserve is left; a forced copy waits only when nothing at all is left. Both waits are counted.
 // A sequential copier that waits is woken when a MiB of its share is free, or an eighth of the share if that
 // is less. Woken for each buffer, it would change places with the writer for each, and unprotect each segment
 // by a call of its own. The wait ends: a writer that waits for its next batch (WriterThread::run) holds at
@@ -21,7 +20,7 @@
 
 namespace ckpt {
 
-enum class CopyKind : uint8_t { kSequential, kForced };
+enum class CopyKind { kSequential, kForced };
 
 class BufferPool {
  public:
@@ -40,8 +39,9 @@ class BufferPool {
   void populate(size_t bytes);
   // What populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
-  // Sequential copies use at most so many buffers: the same few, again and again, stay in the cache. Where threads force
-  // copies, they use up to `when_forced`: to wait for the disk would leave them more to force.
+  // Sequential copies are made while fewer buffers than that are used: the same few, again and again, stay in the cache. Once
+  // threads force copies, `when_forced`: to wait for the disk leaves them more to force. What they force counts as well:
+  // the disk has it to write first, and they should find room.
   void limit_sequential(size_t buffers, size_t when_forced);
   void release_memory();
   void trim();
@@ -77,13 +77,10 @@ class BufferPool {
 
   size_t buffer_bytes_ = 0, populated_ = 0;
   uint32_t count_ = 0, reserve_ = 0;  // the latter for forced copies only
-  uint32_t share_ = 0;                // most buffers of sequential copies
+  uint32_t share_ = 0;                // sequential copies are made while fewer are used
   uint32_t share_when_forced_ = 0, forced_taken_ = 0;
-  FutexLock
-      lock_;  // guards stack_, kinds_, share_, sequential_used_, wanted_ and changes of free_count_ and refilled_
+  FutexLock lock_;  // guards stack_, share_, forced_taken_, wanted_ and changes of free_count_ and refilled_
   uint32_t* stack_ = nullptr;  // free buffers; the last given back is taken first, it is in the cache
-  CopyKind* kinds_ = nullptr;  // of the buffers that are used
-  uint32_t sequential_used_ = 0;
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};
   std::atomic<int64_t> sequential_wait_ns_{0}, forced_wait_ns_{0};

@@ -63,30 +63,6 @@ TEST(BufferPool, CopiesInOrderKeepToTheirLimitAndUseTheSameBuffers) {
   pool.release_memory();
 }
 
-// Threads that write everywhere take buffers faster than the disk gives them back.
-TEST(BufferPool, ForcedCopiesDoNotUseUpTheShareOfCopiesInOrder) {
-  BufferPool pool;
-  ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
-  pool.limit_sequential(2, 2);
-  std::vector<uint32_t> forced, in_order;
-  uint32_t buffer = 0;
-  for (int i = 0; i < 8; ++i) forced.push_back(pool.acquire(CopyKind::kForced));
-  while (pool.try_acquire(CopyKind::kSequential, &buffer)) in_order.push_back(buffer);
-  EXPECT_EQ(in_order.size(), 2u);
-  std::atomic<int> got{-1};
-  std::thread copier([&] { got = static_cast<int>(pool.acquire(CopyKind::kSequential)); });
-  while (pool.sequential_waits() == 0 && got == -1) std::this_thread::yield();
-  // What forced copies give back is not of the share.
-  for (uint32_t b : forced) pool.release(b);
-  EXPECT_EQ(got.load(), -1);
-  pool.release(in_order.back());
-  copier.join();
-  in_order.back() = static_cast<uint32_t>(got.load());
-  for (uint32_t b : in_order) pool.release(b);
-  EXPECT_TRUE(pool.all_free());
-  pool.release_memory();
-}
-
 TEST(BufferPool, CopiesInOrderHaveMoreRoomWhereManyAreForced) {
   BufferPool pool;
   ASSERT_TRUE(pool.reserve(64 * kBytes, kBytes));
