@@ -13,6 +13,7 @@
 #include <optional>
 #include <tuple>
 
+#include "cli/back/descriptors/image_socket.h"
 #include "cli/back/descriptors/waiting_messages.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -314,15 +315,7 @@ class ChannelPlan {
   static bool holds_datagrams(const ParsedOpenFile& f) {
     const SocketDetail detail = socket_detail(f);
     if (detail.domain == AF_UNIX || detail.type != SOCK_DGRAM) return false;
-    bool corked = false;
-    constexpr int kUdpCork = 1;
-    for_each_detail<SocketOptionDetail>(
-        f, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
-          int value = 0;
-          std::memcpy(&value, o.value, sizeof(value));
-          corked = corked || (o.level == IPPROTO_UDP && o.name == kUdpCork && value != 0);
-        });
-    return corked;
+    return is_corked(f);
   }
 
   const Manifest& manifest_;

@@ -6,7 +6,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <set>
 
 #include "restart/channels/hosts_plan.h"
@@ -15,18 +14,6 @@
 namespace ckpt::cli {
 
 namespace {
-
-bool may_hold_a_part(const ParsedOpenFile& f) {
-  constexpr int kUdpCork = 1;
-  bool corked = false;
-  for_each_detail<SocketOptionDetail>(
-      f, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
-        int value = 0;
-        std::memcpy(&value, o.value, sizeof(value));
-        corked = corked || (o.level == IPPROTO_UDP && o.name == kUdpCork && value != 0);
-      });
-  return corked;
-}
 
 const ParsedOpenFile* same_object(const ImageMeta& meta, uint64_t object) {
   for (const auto& f : meta.open_files) {
@@ -39,7 +26,7 @@ const ParsedOpenFile* same_object(const ImageMeta& meta, uint64_t object) {
 
 bool is_datagram_peer(const StandingMember& member, const ParsedOpenFile& file, const ImageSocket& socket) {
   return socket.detail.type == SOCK_DGRAM && first_descriptor(*member.then, file.record.id) >= 0 &&
-         !may_hold_a_part(file);
+         !is_corked(file);
 }
 
 Result<void> DatagramPeers::take(const std::vector<StandingMember>& members) {

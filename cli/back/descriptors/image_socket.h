@@ -22,4 +22,7 @@ struct ImageSocket {
 
 ImageSocket socket_of(const ParsedOpenFile& f);
 
+// A datagram socket that may hold a part of a datagram (UDP_CORK).
+bool is_corked(const ParsedOpenFile& file);
+
 }  // namespace ckpt::cli
