@@ -166,7 +166,7 @@ Result<ExitCode> now(const NowOptions& o) {
       return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
     limits = {*timeout, *timeout};
   }
-  auto target = examine_target(*pid);
+  auto target = o.timeout.empty() ? await_target(*pid) : await_target(*pid, limits.answer_ns);
   if (!target.ok()) return target.error();
   if (!o.only) target = leader_of(std::move(*target), limits);
   Progress progress(fmt::format("checkpoint of {}", target->name));

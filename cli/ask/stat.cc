@@ -66,7 +66,7 @@ void print_figures(const Target& t, const Answer& a) {
 Result<void> stat(const StatOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
-  auto target = examine_target(*pid);
+  auto target = await_target(*pid);
   if (!target.ok()) return target.error();
   auto answer = ask(*target, ControlOperation::kStat, {}, nullptr);
   if (!answer.ok()) return answer.error();

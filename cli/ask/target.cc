@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "base/settings/settings.h"
@@ -143,7 +145,20 @@ bool checkpoint_under_way(pid_t pid) {
   return false;
 }
 
-Result<Target> examine_target(pid_t pid) {
+namespace {
+
+// The library may be about to start in a process that it is not mapped in. The kernel sets up the environment last, and
+// maps the dynamic linker with the program.
+bool is_about_to_load(const std::string& maps, const std::string& environment) {
+  if (maps.empty() || environment.empty()) return true;
+  const char* preload = lookup_environ("LD_PRELOAD", const_cast<std::string*>(&environment));
+  return preload != nullptr && strstr(preload, "libckpt_rt.so") != nullptr &&
+         maps.find("/ld-linux") != maps.npos;
+}
+
+// *starting: what is said of it may pass soon, by itself.
+Result<Target> examine(pid_t pid, bool* starting) {
+  *starting = false;
   Target t;
   t.pid = pid;
   std::string label = fmt::format("{}", pid);
@@ -166,6 +181,7 @@ Result<Target> examine_target(pid_t pid) {
   };
   const int ppid = std::atoi(status_value(status, "PPid").c_str());
   if (has_parents_memory(pid, ppid, [&] { return has_signal("SigBlk", kDefaultCheckpointSignal); })) {
+    *starting = true;
     return failure(ExitCode::kUnavailable, label, "has its parent's memory until it executes another program",
                    "ask again then, or ask its parent");
   }
@@ -211,6 +227,7 @@ Result<Target> examine_target(pid_t pid) {
   }
   t.library = mapped_library(maps);
   if (t.library.empty()) {
+    *starting = is_about_to_load(maps, environment);
     return failure(ExitCode::kNoProcess, label, "runs without libckpt_rt.so",
                    "start it with: ckpt run -- PROGRAM, or with LD_PRELOAD=libckpt_rt.so");
   }
@@ -228,6 +245,7 @@ Result<Target> examine_target(pid_t pid) {
   }
   if (const int moved = moved_signal(maps); moved != 0 && has_signal("SigCgt", moved)) t.signal = moved;
   if (!has_signal("SigCgt", t.signal)) {
+    *starting = true;
     return failure(ExitCode::kUnavailable, label,
                    fmt::format("does not handle checkpoint signal {} (yet)", t.signal),
                    "ask again once it runs; if it stays so, see the log in its image directory");
@@ -235,6 +253,23 @@ Result<Target> examine_target(pid_t pid) {
   std::string network = namespace_of(fmt::format("{}", pid), "net");
   t.other_network = !network.empty() && network != namespace_of("self", "net");
   return t;
+}
+
+}  // namespace
+
+Result<Target> examine_target(pid_t pid) {
+  bool starting;
+  return examine(pid, &starting);
+}
+
+Result<Target> await_target(pid_t pid, int64_t most_ns) {
+  for (const int64_t until = now_ns() + most_ns;;) {
+    bool starting;
+    auto target = examine(pid, &starting);
+    if (target.ok() || !starting || now_ns() >= until || process_state(pid) == 'T') return target;
+    constexpr timespec kMoment{0, 5'000'000};
+    nanosleep(&kMoment, nullptr);
+  }
 }
 
 }  // namespace ckpt::cli

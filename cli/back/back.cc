@@ -150,7 +150,7 @@ Result<void> back(const BackOptions& o) {
   }
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
-  auto target = examine_target(*pid);
+  auto target = await_target(*pid);
   if (!target.ok()) return target.error();
   CKPT_TRY(refuse_stopped(*target));
   std::string path = o.image;

@@ -145,7 +145,7 @@ class Plan {
     if (directory.find_first_not_of("0123456789") == directory.npos) {
       auto parsed = parse_pid(directory);
       if (!parsed.ok()) return parsed.error();
-      auto target = examine_target(*parsed);
+      auto target = await_target(*parsed);
       if (!target.ok()) return target.error();
       auto stat = ask(*target, ControlOperation::kStat, {}, {});
       if (!stat.ok()) return stat.error();

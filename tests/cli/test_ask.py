@@ -8,6 +8,18 @@ from support import *
 GONE = 4194303  # PID_MAX_LIMIT - 1: hardly ever in use
 
 
+NANOSLEEP = ("35", "230")
+
+
+def system_call(pid):
+    """The number of the call that it sleeps in."""
+    try:
+        with open(f"/proc/{pid}/syscall") as f:
+            return f.read().split()[0]
+    except OSError:
+        return ""
+
+
 def wait_for_state(pid, letters):
     while True:
         with open(f"/proc/{pid}/stat") as f:
@@ -83,6 +95,19 @@ class NotToBeAsked(CkptTest):
             self.both(NO_PROCESS, "kernel thread", 2)
         else:
             self.both(PERMISSION, "belongs to user 0", 2)
+
+
+    def test_just_started(self):
+        """Between execve and the start of the library it handles no signal, and is waited for."""
+        for command in ["now", "stat"]:
+            with self.subTest(command), self.program("late-handler") as p:
+                asker = subprocess.Popen([CKPT, command, str(p.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment())
+                while asker.poll() is None and system_call(asker.pid) not in NANOSLEEP:
+                    pass
+                p.stdin.write(b"x")
+                p.stdin.flush()
+                self.assertEqual(asker.communicate(timeout=60)[1], "")
+                self.assertEqual(asker.returncode, OK)
 
 
 class Answers(CkptTest):

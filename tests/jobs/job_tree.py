@@ -19,7 +19,7 @@ LONG = os.environ.get("CKPT_LONG") == "1"
 NOBODY = 65534
 STOP_TIMEOUT = "30s"  # of one thread: the host may take a processor away for seconds
 SIGNAL = 60  # that of a checkpoint, where nobody has chosen another
-PASSES = re.compile("what was written .* is not read yet|does not handle checkpoint signal .*yet")
+PASSES = re.compile("what was written .* is not read yet")
 PATIENCE = float(os.environ.get("CKPT_PATIENCE", "90"))  # seconds, for anything
 
 

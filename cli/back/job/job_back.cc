@@ -111,14 +111,7 @@ class JobBack {
         return failure(ExitCode::kUnsupported, label, "has ended since the checkpoint", kRemedy);
       }
       Member member{&m, {}, nullptr, false, {}};
-      auto target = examine_target(m.pid);
-      // It may be between exec and the library's start, which soon says what it is.
-      for (const int64_t until = now_ns() + kStartNs;
-           !target.ok() && target.error().code == ExitCode::kUnavailable && now_ns() < until &&
-           look_at_process(m.pid, process) && process.state != 'T';) {
-        wait_a_moment();
-        target = examine_target(m.pid);
-      }
+      auto target = await_target(m.pid, kStartNs);
       if (!target.ok()) return target.error();
       if (target->inner_pid != m.pid)
         return failure(ExitCode::kUnsupported, label, "is in another pid namespace", kRemedy);

@@ -69,7 +69,7 @@ void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& l
       return how;
     };
     LocalEvent end;
-    if (auto target = examine_target(pid); !target.ok()) {
+    if (auto target = await_target(pid); !target.ok()) {
       end.error = target.error();
     } else if (auto answer = ask(*target, ControlOperation::kCheckpoint, {}, {}, wishes); !answer.ok()) {
       end.error = answer.error();

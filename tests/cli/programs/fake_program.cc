@@ -132,6 +132,12 @@ int main(int argc, char** argv) {
   sem_init(&asked, 0, 0);
   pthread_t thread;
   pthread_create(&thread, nullptr, serve, nullptr);
+  char byte;
+  if (behaviour == "late-handler") {
+    fmt::print("ready\n");
+    std::fflush(stdout);
+    if (read(STDIN_FILENO, &byte, 1) != 1) return 1;
+  }
   if (behaviour != "no-handler") {
     struct sigaction action {};
     action.sa_sigaction = handler;
@@ -142,7 +148,6 @@ int main(int argc, char** argv) {
   if (behaviour == "undumpable") prctl(PR_SET_DUMPABLE, 0);
   fmt::print("ready\n");
   std::fflush(stdout);
-  char byte;
   while (read(STDIN_FILENO, &byte, 1) > 0) {
   }
   return 0;
