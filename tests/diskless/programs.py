@@ -26,7 +26,7 @@ PROGRAMS = {
     "nbody": (["--particles", "1000"], "--steps", 5),
     "mat": (["--size", "128"], "--rounds", 2),
     "cell": (["--size", "512"], "--generations", 20),
-    "pcg": (["--size", "32"], "--rounds", 1),
+    "pcg": (["--size", "32", "--iterations", "1000"], "--rounds", 1),  # it needs 60; a damaged one would try for minutes
     "pstswm": (["--latitudes", "16", "--layers", "2"], "--steps", 10),
 }
 LONGER = {"nbody": 30, "mat": 200, "cell": 100, "pcg": 20, "pstswm": 100}
