@@ -1,6 +1,7 @@
 #include "libckpt_rt/checkpoint/back_ends/fork.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <linux/sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,6 +23,7 @@ namespace ckpt {
 
 // On a page that both share.
 struct ForkBackEnd::Report {
+  std::atomic<uint32_t> program_runs;  // the child waits for it to be 1
   bool ok;
   Error error;
   uint64_t bytes_memory, bytes_written, image_state, sequential;
@@ -63,16 +65,26 @@ Result<void> ForkBackEnd::finish() {
     sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);
     if (sys::call(__NR_getppid) != this_process.pid) sys::call(__NR_exit_group, 1L);
     points::at("fork.child");
+    await_release(*report);
     write_in_child(*report);
     points::at("fork.written");
     sys::call(__NR_exit_group, 0L);
   }
   attempt_.stop.go();
+  report->program_runs.store(1, std::memory_order_release);
+  sys::call(__NR_futex, &report->program_runs, FUTEX_WAKE, 1L, 0L, 0L, 0L);
   points::at("fork.go");
   attempt_.after_stop();
   const Result<void> result = await(child, *report);
   sys::call(__NR_munmap, page, kPageSize);
   return result;
+}
+
+// The kernel gives a new process the processor that stands idle, and the program's threads would wait for it. Ends: the parent sets
+// the word, or is gone, and the child with it.
+void ForkBackEnd::await_release(Report& report) {
+  while (report.program_runs.load(std::memory_order_acquire) == 0)
+    sys::call(__NR_futex, &report.program_runs, FUTEX_WAIT, 0L, 0L, 0L, 0L);
 }
 
 void ForkBackEnd::write_in_child(Report& report) {

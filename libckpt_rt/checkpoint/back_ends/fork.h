@@ -19,6 +19,7 @@ class ForkBackEnd final : public StillBackEnd {
 
  private:
   struct Report;
+  static void await_release(Report& report);
   void write_in_child(Report& report);
   Result<void> write_image();
   Result<void> await(long child, const Report& report);
