@@ -13,7 +13,6 @@ namespace ckpt {
 namespace {
 constexpr size_t kHugePage = 2 << 20;     // bytes
 constexpr size_t kWorthWaking = 1 << 20;  // bytes: what is unprotected at once
-constexpr uint32_t kManyForced = 32;      // copies: some are forced in any program
 }  // namespace
 
 size_t BufferPool::memory_bytes(size_t bytes, size_t buffer_bytes) {
@@ -55,8 +54,6 @@ void BufferPool::begin(size_t bytes, size_t buffer_bytes) {
   buffer_bytes_ = buffer_bytes;
   count_ = static_cast<uint32_t>(count);
   reserve_ = count_ / 4;
-  share_ = share_when_forced_ = count_ - reserve_;
-  forced_taken_ = 0;
   stack_ = (buffers_ + count * buffer_bytes).as<uint32_t>();
   for (uint32_t i = 0; i < count_; ++i) stack_[i] = count_ - 1 - i;
   free_count_.store(count_, std::memory_order_release);
@@ -74,11 +71,8 @@ void BufferPool::trim() {
   if (!memory_.empty()) sys::call(__NR_madvise, buffers_.value, count_ * buffer_bytes_, MADV_DONTNEED);
 }
 
-void BufferPool::limit_sequential(size_t buffers, size_t when_forced) {
-  ScopedLock lock(lock_);
-  share_when_forced_ = static_cast<uint32_t>(std::min<size_t>(when_forced, count_ - reserve_));
-  share_ = std::min(static_cast<uint32_t>(std::min<size_t>(buffers, count_)), share_when_forced_);
-  if (forced_taken_ >= kManyForced) share_ = share_when_forced_;
+void BufferPool::limit_sequential(size_t buffers) {
+  if (buffers < count_ - reserve_) reserve_ = count_ - static_cast<uint32_t>(buffers);
 }
 
 void BufferPool::populate(size_t bytes) {
@@ -101,34 +95,22 @@ void BufferPool::reset_counters() {
 
 // In buffers.
 uint32_t BufferPool::worth_waking() const {
-  return static_cast<uint32_t>(std::clamp<size_t>(kWorthWaking / buffer_bytes_, 1, std::max(share_ / 8, 1u)));
-}
-
-uint32_t BufferPool::room(CopyKind kind) const {
-  const uint32_t free = free_count_.load(std::memory_order_relaxed);
-  if (kind == CopyKind::kForced) return free;
-  // share_ leaves the reserve.
-  const uint32_t used = count_ - free;
-  return share_ - std::min(share_, used);
-}
-
-uint32_t BufferPool::take_one(CopyKind kind) {
-  const uint32_t free = free_count_.load(std::memory_order_relaxed), buffer = stack_[free - 1];
-  free_count_.store(free - 1, std::memory_order_relaxed);
-  if (kind == CopyKind::kForced && ++forced_taken_ == kManyForced) share_ = share_when_forced_;
-  return buffer;
+  return static_cast<uint32_t>(
+      std::clamp<size_t>(kWorthWaking / buffer_bytes_, 1, std::max((count_ - reserve_) / 8, 1u)));
 }
 
 // False: there is no buffer. `seen` then is the value of the word to sleep on: of free_count_ for a forced
 // copy, of refilled_ for a sequential one, for which wanted_ is set.
 bool BufferPool::take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen) {
   ScopedLock lock(lock_);
-  if (room(kind) == 0) {
-    *seen = (kind == CopyKind::kForced ? free_count_ : refilled_).load(std::memory_order_relaxed);
-    if (or_wait && kind == CopyKind::kSequential) wanted_ = worth_waking();
+  const uint32_t free = free_count_.load(std::memory_order_relaxed);
+  if (free <= reserved_from(kind)) {
+    *seen = kind == CopyKind::kForced ? free : refilled_.load(std::memory_order_relaxed);
+    if (or_wait && kind == CopyKind::kSequential) wanted_ = reserve_ + worth_waking();
     return false;
   }
-  *buffer = take_one(kind);
+  *buffer = stack_[free - 1];
+  free_count_.store(free - 1, std::memory_order_relaxed);
   return true;
 }
 
@@ -139,8 +121,9 @@ bool BufferPool::try_acquire(CopyKind kind, uint32_t* buffer) {
 
 uint32_t BufferPool::try_acquire_some(CopyKind kind, std::span<uint32_t> buffers) {
   ScopedLock lock(lock_);
-  uint32_t taken = 0;
-  while (taken < buffers.size() && room(kind) != 0) buffers[taken++] = take_one(kind);
+  uint32_t free = free_count_.load(std::memory_order_relaxed), taken = 0;
+  while (taken < buffers.size() && free > reserved_from(kind)) buffers[taken++] = stack_[--free];
+  free_count_.store(free, std::memory_order_relaxed);
   return taken;
 }
 
@@ -174,10 +157,10 @@ void BufferPool::release(uint32_t buffer) {
   bool refilled;
   {
     ScopedLock lock(lock_);
-    const uint32_t free = free_count_.load(std::memory_order_relaxed);
+    uint32_t free = free_count_.load(std::memory_order_relaxed);
     stack_[free] = buffer;
     free_count_.store(free + 1, std::memory_order_seq_cst);
-    refilled = wanted_ != 0 && room(CopyKind::kSequential) >= wanted_;
+    refilled = wanted_ != 0 && free + 1 >= wanted_;
     if (refilled) {
       wanted_ = 0;
       // relaxed: this only ends the copier's sleep; take() finds the buffers under the lock.

@@ -5,8 +5,8 @@
 //
 // Owner:     copier. acquire(): the copier, the thread that serves faults, threads under guard. release(): the
 //            writer; a copying thread whose copy failed or held only zeros.
-// Rule when empty: the sequential copier waits while as many buffers are used as it may go ahead of the disk, or only the
-//            reserve is left; a forced copy waits only when nothing at all is left. Both waits are counted.
+// Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
+//            only when nothing at all is left. Both waits are counted.
 // A sequential copier that waits is woken when a MiB of its share is free, or an eighth of the share if that
 // is less. Woken for each buffer, it would change places with the writer for each, and unprotect each segment
 // by a call of its own. The wait ends: a writer that waits for its next batch (WriterThread::run) holds at
@@ -39,10 +39,8 @@ class BufferPool {
   void populate(size_t bytes);
   // What populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
-  // Sequential copies are made while fewer buffers than that are used: the same few, again and again, stay in the cache. Once
-  // threads force copies, `when_forced`: to wait for the disk leaves them more to force. What they force counts as well:
-  // the disk has it to write first, and they should find room.
-  void limit_sequential(size_t buffers, size_t when_forced);
+  // Sequential copies use at most so many buffers: the same few, again and again, stay in the cache.
+  void limit_sequential(size_t buffers);
   void release_memory();
   void trim();
   AddrRange range() const { return memory_; }
@@ -68,24 +66,21 @@ class BufferPool {
  private:
   AddrRange memory_{};
   Addr buffers_{};
-  // How many buffers copies of this kind may take now. Under lock_, as what follows.
-  uint32_t room(CopyKind kind) const;
-  uint32_t take_one(CopyKind kind);
+  // Free buffers that copies of this kind must leave.
+  uint32_t reserved_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
   void begin(size_t bytes, size_t buffer_bytes);
   bool take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen);
   uint32_t worth_waking() const;
 
   size_t buffer_bytes_ = 0, populated_ = 0;
-  uint32_t count_ = 0, reserve_ = 0;  // the latter for forced copies only
-  uint32_t share_ = 0;                // sequential copies are made while fewer are used
-  uint32_t share_when_forced_ = 0, forced_taken_ = 0;
-  FutexLock lock_;  // guards stack_, share_, forced_taken_, wanted_ and changes of free_count_ and refilled_
+  uint32_t count_ = 0, reserve_ = 0;
+  FutexLock lock_;             // guards stack_, wanted_ and changes of free_count_ and refilled_
   uint32_t* stack_ = nullptr;  // free buffers; the last given back is taken first, it is in the cache
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};
   std::atomic<int64_t> sequential_wait_ns_{0}, forced_wait_ns_{0};
   FutexWord waiters_{0};   // forced copies that sleep on free_count_
-  uint32_t wanted_ = 0;    // how many buffers the sequential copier sleeps for; 0: it does not sleep
+  uint32_t wanted_ = 0;    // free buffers that the sequential copier sleeps for; 0: it does not sleep
   FutexWord refilled_{0};  // changes when so many are free
 };
 

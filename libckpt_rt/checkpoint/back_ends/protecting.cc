@@ -130,7 +130,7 @@ void ProtectingBackEnd::limit_copies_ahead() {
   const uint64_t segment = table_.segment_bytes();
   const bool fits = table_.bytes_to_copy() <= pool_.buffers() * segment / 4 * 3;
   if (pool_size_ == PoolSize::kAsSet && (!fits || attempt_.image.has_parent()))
-    pool_.limit_sequential(kAheadBytes / segment, kAheadWhenForcedBytes / segment);
+    pool_.limit_sequential(kAheadBytes / segment);
 }
 
 bool ProtectingBackEnd::copy_all() {

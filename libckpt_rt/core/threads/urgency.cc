@@ -1,6 +1,7 @@
 #include "libckpt_rt/core/threads/urgency.h"
 
 #include "base/sys.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -14,6 +15,20 @@ constexpr uint64_t kResetOnFork = 1;  // SCHED_FLAG_RESET_ON_FORK
 
 constexpr uint64_t kManyForEach = 4;
 
+// Threads of the machine that run or would run, this one included: the fourth word of /proc/loadavg, before its slash.
+// Hides nothing: more than all where it cannot be read.
+uint64_t runnable_threads() {
+  char text[128];
+  const long n = read_small_file("/proc/loadavg", text, sizeof(text));
+  long at = 0;
+  for (int word = 0; word < 3 && at < n; ++at) word += text[at] == ' ' ? 1 : 0;
+  if (at >= n || text[at] < '0' || text[at] > '9') return ~uint64_t{0};
+  uint64_t number = 0;
+  for (; at < n && text[at] >= '0' && text[at] <= '9'; ++at)
+    number = number * 10 + static_cast<uint64_t>(text[at] - '0');
+  return number;
+}
+
 }  // namespace
 
 bool has_many_threads() {
@@ -23,7 +38,8 @@ bool has_many_threads() {
   if (bytes < 0 || threads < 0) return true;
   uint64_t processors = 0;
   for (const unsigned long word : allowed) processors += static_cast<uint64_t>(__builtin_popcountl(word));
-  return static_cast<uint64_t>(threads) > kManyForEach * processors;
+  const uint64_t most = kManyForEach * processors;
+  return static_cast<uint64_t>(threads) > most && runnable_threads() > most;
 }
 
 void Urgency::begin() {
