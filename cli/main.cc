@@ -18,7 +18,8 @@ namespace {
 constexpr const char* kFooter =
     "Exit codes: 0 done, 64 wrong arguments, 65 image damaged, 66 not found, 67 no such process or not\n"
     "preloaded, 69 forbidden by the machine, 70 checkpoint given up, 71 system error, 73 cannot create,\n"
-    "74 write error, 75 timeout, 77 not permitted, 78 cannot be checkpointed. See docs/exit_codes.md.";
+    "74 write error, 75 timeout, 76 durable but no restart of it can be, 77 not permitted, 78 cannot be\n"
+    "checkpointed. See docs/exit_codes.md.";
 
 struct Command {
   std::string_view name;  // empty: it is set up only together with all others

@@ -2,7 +2,7 @@
 // is too large to be read at every checkpoint, of pieces spread evenly over it. What is changed between the
 // pieces shows in the time of modification only, which counts there as well.
 //
-// Owner:     writer. Header only; include it in .cc files only.
+// Owner:     image/format. Header only; include it in .cc files only.
 // Callers:   the agent, when it lists mapped files, and ckpt-restart, when it checks them. No allocation.
 #pragma once
 

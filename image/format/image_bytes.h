@@ -1,6 +1,6 @@
 // The bytes of an image, wherever they come from: the file itself, or what is encrypted in it.
 //
-// Owner:     writer. Callers: readers, any thread; in the victim the agent, for header and trailer of images.
+// Owner:     image/format. Callers: readers, any thread; in the victim the agent, for header and trailer of images.
 //            Raw system calls, no allocation. What read() gives of an encrypted image is authentic.
 #pragma once
 

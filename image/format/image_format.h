@@ -11,7 +11,7 @@
 // The file is written front to back, never seeking: it can be a stream. It is complete iff its last
 // block is a valid trailer of the same image. Every byte is under some checksum, padding too.
 //
-// Owner:     writer. Included by the writing half (in the victim) and the reading half.
+// Owner:     image/format. Included by the writing half (in the victim) and the reading half.
 // Contract:  in every version, past and future, the first 12 bytes are kHeaderMagic and the version,
 //            and the last 8 bytes of the first block are the XXH3 of the bytes before them, so that
 //            an image of a later version is told from a damaged one. All integers little-endian.

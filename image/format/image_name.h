@@ -1,7 +1,7 @@
 // Names of images: "<comm>.<pid>.<run id, 8 hex>.<sequence, at least 6 digits>.ckpt", with ".tmp"
 // appended while the image is being written. Parsed from the right: comm may contain dots.
 //
-// Owner:     writer. Callers: both halves; in the victim too: no allocation.
+// Owner:     image/format. Callers: both halves; in the victim too: no allocation.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The first look at an image: header and trailer, each checked against itself and the other. Says
 // whether the image is complete; what lies between is checked by the ImageReader.
 //
-// Owner:     writer. Callers: the reader, the catalog, and pruning in the victim: raw system calls,
+// Owner:     image/format. Callers: the reader, the catalog, and pruning in the victim: raw system calls,
 //            no allocation; 8 KiB of stack, of an encrypted image 24 KiB.
 #pragma once
 

@@ -1,6 +1,6 @@
 // One line for a failed file operation: which image, what happened, what to do about it.
 //
-// Owner:     writer. Callers: both halves; in the victim too: fixed buffers, no allocation.
+// Owner:     image/format. Callers: both halves; in the victim too: fixed buffers, no allocation.
 #pragma once
 
 #include "base/result.h"

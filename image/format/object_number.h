@@ -1,6 +1,6 @@
 // One number for a file-like object, however it is reached: by descriptors or by mappings.
 //
-// Owner: writer. Header only. Callers: the saving and the restoring side, any thread.
+// Owner: image/format. Header only. Callers: the saving and the restoring side, any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Which images a directory holds, and which of them somebody means.
 //
-// Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++.
+// Owner:     image/read. Callers: ckpt-restart, ckpt; ordinary C++.
 // Never:     guesses between two programs: that is an error which names them.
 #pragma once
 

@@ -1,7 +1,7 @@
 // An image with the images that it is an increment to: what restart, ckpt show and everybody else who
 // wants a process, and not a file, reads. A full image is a chain of one.
 //
-// Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++.
+// Owner:     image/read. Callers: ckpt-restart, ckpt; ordinary C++.
 // Never:     takes another file for a parent that is missing or has changed: that is an error which
 //            names the file.
 #pragma once

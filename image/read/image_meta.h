@@ -1,6 +1,6 @@
 // The META section as typed records. Views into the section's bytes: valid as long as these are.
 //
-// Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++.
+// Owner:     image/read. Callers: ckpt-restart, ckpt; ordinary C++.
 // Never:     trusts a byte: parse_meta() checks lengths, counts, order and references, so that what is
 //            in an ImageMeta can be used without further checks against the format. No string
 //            contains a NUL. What the values mean to the kernel is for the user of them to judge.

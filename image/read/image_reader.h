@@ -1,7 +1,7 @@
 // An image as a reader sees it. open() checks header, trailer, index and META against each other and
 // against every rule of the format; verify_data() reads the rest of the file too.
 //
-// Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++. One thread opens it;
+// Owner:     image/read. Callers: ckpt-restart, ckpt; ordinary C++. One thread opens it;
 //            several may call const functions at once, as those of the Feeder and the loader do.
 // Encrypted: with the key of reading_key.h; without one only plain images are opened.
 // Never:     maps the file (a file cut short under us would be a SIGBUS), trusts a length.

@@ -1,7 +1,7 @@
 // An image from standard input as a file that can be read anywhere: everything is checked before anything is
 // believed, and a pipe gives its bytes only once.
 //
-// Owner:     writer (reader half). Callers: open_standard_input() in image_chain.cc, main() of ckpt-restart;
+// Owner:     image/read. Callers: open_standard_input() in image_chain.cc, main() of ckpt-restart;
 //            ordinary C++.
 // A regular file is read where it is. Anything else is copied to a file without a name in $TMPDIR, else /tmp,
 // which is gone with the process and becomes standard input, at its start: a program that executes itself

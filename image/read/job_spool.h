@@ -1,6 +1,6 @@
 // A job's checkpoint that comes as one stream (image/format/job_stream.h), as a directory that can be read anywhere.
 //
-// Owner:     writer (reader half). Callers: main() of ckpt-restart and ckpt's commands; ordinary C++.
+// Owner:     image/read. Callers: main() of ckpt-restart and ckpt's commands; ordinary C++.
 // The directory is in $TMPDIR, else /tmp, 0700, and goes with this object; if this process is killed a child of it, which waits
 // for that, removes it. What is in it is checked by whoever reads it, as any checkpoint is; here only that the stream is whole.
 #pragma once

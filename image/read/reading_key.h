@@ -1,6 +1,6 @@
 // The key that this process opens encrypted images with.
 //
-// Owner:     writer (reader half). Callers: main() of ckpt and ckpt-restart, before any image is opened;
+// Owner:     image/read. Callers: main() of ckpt and ckpt-restart, before any image is opened;
 //            ordinary C++, one thread. With a key only encrypted images are opened, without one only the
 //            others.
 #pragma once

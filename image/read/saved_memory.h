@@ -1,6 +1,6 @@
 // The memory of the saved process, by address: for those who look into an image.
 //
-// Owner:     writer (reader half). Callers: ckpt; ckpt-restart, for a lazy restart; ordinary C++, one thread.
+// Owner:     image/read. Callers: ckpt; ckpt-restart, for a lazy restart; ordinary C++, one thread.
 // Never:     gives out a byte whose checksum is wrong; reads files other than the image.
 #pragma once
 

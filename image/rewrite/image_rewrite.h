@@ -2,7 +2,7 @@
 // same description of the process. Those that are increments to it do not notice: a parent is known by
 // what it says, not by its bytes.
 //
-// Owner:     writer (both halves). Callers: ckpt compact, ckpt cat; ordinary C++, one thread.
+// Owner:     image/rewrite. Callers: ckpt compact, ckpt cat; ordinary C++, one thread.
 // Never:     touches the old file before the new one is durable; rename(2) then replaces it. Whenever
 //            this is interrupted, one of the two is there, complete.
 #pragma once

@@ -1,7 +1,7 @@
 // The ImageSink that writes an image file: gathers copied pages into extents and chunks of about
 // 1 MiB in its own staging buffers and writes them with O_DIRECT, several in flight.
 //
-// Owner:     writer. One DirectSink at a time per image; may be opened again after commit or abort.
+// Owner:     image/write. One DirectSink at a time per image; may be opened again after commit or abort.
 // Callers:   the sink's thread, one at a time: the agent, or the child of mode fork; append() may be the
 //            writer thread's. In the victim, with all signals blocked (SIGXFSZ too).
 // Memory:    staging, index and compressor in the arena of open(); arena_bytes() says how much.

@@ -1,6 +1,6 @@
 // The directory of images as the victim sees it: made, checked, numbered, pruned.
 //
-// Owner:     writer. Callers: the checkpoint agent, in the victim: raw system calls (getdents64), no
+// Owner:     image/write. Callers: the checkpoint agent, in the victim: raw system calls (getdents64), no
 //            allocation; 48 KiB of stack. Pruning maps memory for its list, 296 bytes an image, and unmaps
 //            it. Names are made by image_name.h.
 // Never:     touches other files than images and what is kept beside them; but for remove_dead_leftovers(),

@@ -1,6 +1,6 @@
 // The file of one image while it is written: created under "<name>.tmp", locked, published last.
 //
-// Owner:     writer. Callers: the sink's thread only, in the victim. Raw system calls, no allocation.
+// Owner:     image/write. Callers: the sink's thread only, in the victim. Raw system calls, no allocation.
 //
 // The lock (flock) tells a file that is being written from what a dead run left behind: it goes with
 // the open file, whatever way the writer ends.

@@ -1,7 +1,7 @@
 // Where the bytes of one image go: a file of a directory (image_file.h), or a stream (image_stream.h, and
 // CKPT_TO's command in libckpt_rt/checkpoint/image_command.h).
 //
-// Owner:     writer. Callers: the sink's thread only, in the victim. Raw system calls, no allocation.
+// Owner:     image/write. Callers: the sink's thread only, in the victim. Raw system calls, no allocation.
 #pragma once
 
 #include "base/result.h"

@@ -1,6 +1,6 @@
 // The writing half's contract with the checkpoint: where copied segments go.
 //
-// Owner:     writer. One ImageSink is one image being written.
+// Owner:     image/write. One ImageSink is one image being written.
 // Callers:   one thread at a time, inside the victim: no libc that allocates, locks or writes libc's state;
 //            memory only from the Arena given at open().
 // Order:     open; set_meta once, inherit and append, mixed; commit. Or abort at any moment after open.

@@ -1,6 +1,6 @@
 // An image written to a descriptor that somebody else reads, front to back: `ckpt cat`.
 //
-// Owner:     writer. Callers: one thread. Raw system calls, no allocation.
+// Owner:     image/write. Callers: one thread. Raw system calls, no allocation.
 // Complete:  the last bytes of an image are its trailer: whoever reads the stream knows by them that it is
 //            whole.
 #pragma once

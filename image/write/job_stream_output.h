@@ -1,6 +1,6 @@
 // One process's part of a stream that all processes of a job write (image/format/job_stream.h).
 //
-// Owner:     writer. Callers: each member's sink; the coordinator, for the manifest; `ckpt cat`. One thread each. Raw system
+// Owner:     image/write. Callers: each member's sink; the coordinator, for the manifest; `ckpt cat`. One thread each. Raw system
 //            calls, no allocation.
 // Turns:     a frame is longer than what the kernel writes to a pipe as one. `turn` is an eventfd (EFD_SEMAPHORE) of 1 that all
 //            share: who has taken it writes one frame, and puts it back. A process that fails within a frame keeps it: the

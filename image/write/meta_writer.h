@@ -4,7 +4,7 @@
 //     meta.finish();  sink.set_meta(meta.span());
 // The caller fills the *_len fields; the order of the parts is that of the fields.
 //
-// Owner:     writer. Header only. Callers: the checkpoint agent, in the victim. Memory: the arena.
+// Owner:     image/write. Header only. Callers: the checkpoint agent, in the victim. Memory: the arena.
 #pragma once
 
 #include <span>

@@ -1,6 +1,6 @@
 // How an image is to be written: what DirectSink and its parts are told.
 //
-// Owner: writer. A value; what its pointers name must outlive the image.
+// Owner: image/write. A value; what its pointers name must outlive the image.
 #pragma once
 
 #include "base/clock.h"

@@ -1,6 +1,6 @@
 // How an interposed function looks from outside: its name, its errno, and whether it is a cancellation point.
 //
-// Owner:     interposition. Header only. Callers: threads of the program.
+// Owner:     libckpt_rt/interpose. Header only. Callers: threads of the program.
 // Cancellation: libc's own wrappers enable asynchronous cancellation around the system call, so that
 // pthread_cancel() interrupts it, and act on a request that is pending when they are entered. A
 // CancellationPoint does the same through the public pthread_setcanceltype(), which acts on a pending

@@ -1,7 +1,7 @@
 // The interposed system calls themselves, shared by libc's names for them and by syscall(2): results are
 // the kernel's, arguments those of the system call, no cancellation, no errno.
 //
-// Owner:     interposition. Inline, but for those at the end: process/namespaces.cc, process/prctl.cc; and bind().
+// Owner:     libckpt_rt/interpose. Inline, but for those at the end: process/namespaces.cc, process/prctl.cc; and bind().
 // Callers:   threads of the program.
 #pragma once
 

@@ -1,6 +1,6 @@
 // inotify_add_watch(2) as it is interposed: the name is noted.
 //
-// Owner:     interposition. Callers: threads of the program. The result is the kernel's, no errno.
+// Owner:     libckpt_rt/interpose. Callers: threads of the program. The result is the kernel's, no errno.
 #pragma once
 
 #include <cstdint>

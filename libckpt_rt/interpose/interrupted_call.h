@@ -1,7 +1,7 @@
 // System calls that a handler interrupts for good (EINTR, or a part of the work), made so that the program
 // does not see an interruption by a checkpoint. Why no EINTR is lost or invented: top of interrupted_call.cc.
 //
-// Owner:     interposition. An InterruptibleCall is one system call under way, on the stack of the
+// Owner:     libckpt_rt/interpose. An InterruptibleCall is one system call under way, on the stack of the
 //            thread that makes it (no TLS: threads made by clone(2) may share their parent's).
 // Callers:   run(): a thread of the program. fix_interrupted_call(): the handlers of the checkpoint signal
 //            and of the guard, before they return, and the thread that goes on at a restart or in place,

@@ -5,7 +5,7 @@
 // first instruction is replaced by a jump to the interposed function of the same name: no cost while
 // nothing is copied, no trap, and nothing is missed. Measured alternatives: docs/interposition.md.
 //
-// Owner:     interposition.
+// Owner:     libckpt_rt/interpose.
 // Callers:   redirect_libc: the constructor; and the leader at restart, before other threads exist
 //            (libc's code comes back from its file), raw system calls only.
 #pragma once

@@ -1,6 +1,6 @@
 // How bytes get from a staging buffer to the file. The seam where tests tear, shorten and fail writes.
 //
-// Owner:     writer. One backend serves one image at a time.
+// Owner:     image/write. One backend serves one image at a time.
 // Callers:   the sink's thread only, in the victim: no allocation, no libc state, no exceptions.
 // Contract:  write() starts a write and may return before it is done; wait() gives each started
 //            write back exactly once, in any order. A result may be short: the WriteQueue writes

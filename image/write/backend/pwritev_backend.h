@@ -1,6 +1,6 @@
 // The reference back end: each write is one pwritev(2), done when write() returns.
 //
-// Owner:     writer. Callers: the sink's thread, in the victim. No allocation.
+// Owner:     image/write. Callers: the sink's thread, in the victim. No allocation.
 #pragma once
 
 #include "image/write/backend/file_backend.h"

@@ -1,6 +1,6 @@
 // Writes to a pipe, or whatever cannot seek: each write is made at once and in full.
 //
-// Owner:     writer. Callers: the sink's thread, in the victim. No allocation.
+// Owner:     image/write. Callers: the sink's thread, in the victim. No allocation.
 // Contract:  the caller blocks SIGPIPE; writes come in the order of their offsets.
 #pragma once
 

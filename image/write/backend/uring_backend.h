@@ -1,6 +1,6 @@
 // The fast back end: writes by io_uring, several in flight while the next chunk is gathered.
 //
-// Owner:     writer. Callers: the sink's thread only, in the victim. No allocation: the ring is mapped
+// Owner:     image/write. Callers: the sink's thread only, in the victim. No allocation: the ring is mapped
 //            by the kernel, and of liburing only what stays clear of malloc, errno and TLS is called
 //            (it reads the stack protector's word at %fs:0x28, which any thread block has).
 // The file:  is not registered: a process that is killed would hold it, locked, until the kernel takes the

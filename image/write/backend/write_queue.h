@@ -1,7 +1,7 @@
 // Staging buffers on their way to the file: a bounded number, each either free, being filled, or in
 // flight. Finishes short writes; keeps the first error.
 //
-// Owner:     writer. Callers: the sink's thread only, in the victim. Memory from the arena of start().
+// Owner:     image/write. Callers: the sink's thread only, in the victim. Memory from the arena of start().
 // Never:     waits for anything but its own writes.
 //
 //   free --acquire()--> filling --write()--> in flight --reap: all bytes written--> free

@@ -1,6 +1,6 @@
 // Extents on their way through compression: by the sink's thread (the writer), and by as many helpers as pay.
 //
-// Owner:     writer. Memory from the arena of start(), fixed. No allocation, no libc state, no I/O.
+// Owner:     image/write. Memory from the arena of start(), fixed. No allocation, no libc state, no I/O.
 // Callers:   the sink's thread; run_helper() is what helpers do.
 // Never:     keeps extents from going to the file in the order in which they were submitted.
 //

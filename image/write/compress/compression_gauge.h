@@ -1,6 +1,6 @@
 // Does compression make the image durable sooner? Measured while it is written, for CKPT_COMPRESS=auto.
 //
-// Owner:     writer. Callers: the sink's thread only, in the victim. No allocation, no I/O.
+// Owner:     image/write. Callers: the sink's thread only, in the victim. No allocation, no I/O.
 //
 // What is measured: the device's rate, the compressor's rate, what is left of the memory that it is given,
 // and the time that all else takes (memory that arrives, copies, checksums). A byte of memory then takes

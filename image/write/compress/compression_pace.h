@@ -1,7 +1,7 @@
 // How hard lz4 looks for what repeats: its acceleration, so that neither the device nor the compressor waits
 // long for the other.
 //
-// Owner:     writer. Callers: the sink's thread only, in the victim. No allocation, no I/O.
+// Owner:     image/write. Callers: the sink's thread only, in the victim. No allocation, no I/O.
 //
 // Little waiting for the device: the compressor holds images up, and is made quicker. Much waiting: there is
 // time to find more. Where writes are waited for one by one the two take turns instead, and each should have

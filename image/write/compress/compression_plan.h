@@ -1,7 +1,7 @@
 // Shall the next extent be compressed, how hard, and does a helper pay? What gauge and pace say of what was
 // measured while this image is written.
 //
-// Owner:     writer (DirectSink). Callers: the sink's thread only, in the victim. No allocation, no I/O.
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. No allocation, no I/O.
 #pragma once
 
 #include "image/write/sink_options.h"

@@ -1,6 +1,6 @@
 // Compression of one extent at a time, in memory given beforehand: neither library allocates here.
 //
-// Owner:     writer. Callers: one thread at a time (the sink's, or a helper of its crew), in the victim.
+// Owner:     image/write. Callers: one thread at a time (the sink's, or a helper of its crew), in the victim.
 //            zstd needs 64 KiB of stack.
 #pragma once
 

@@ -1,7 +1,7 @@
 // One chunk in a staging buffer: the head is filled in while extents are added behind it. Extents may also
 // lie elsewhere: the chunk is then a list of pieces, in the order in which they go into the file.
 //
-// Owner:     writer. Callers: the sink's thread only, in the victim. No allocation, no I/O.
+// Owner:     image/write. Callers: the sink's thread only, in the victim. No allocation, no I/O.
 #pragma once
 
 #include <sys/uio.h>

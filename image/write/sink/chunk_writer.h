@@ -1,7 +1,7 @@
 // The chunk that is being filled: takes extents until it is full, and hands it on. Extents may stay where
 // they are, in buffers that are held until the chunk is written.
 //
-// Owner:     writer (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
 //            start(). Never: releases a buffer before the chunk that holds it is written or given up.
 #pragma once
 

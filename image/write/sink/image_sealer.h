@@ -1,7 +1,7 @@
 // Encrypts an image on its way into the file: blocks in, groups of blocks and their tags out
 // (sealed_format.h).
 //
-// Owner:     writer (SlotWriter). Callers: the sink's thread only, in the victim. No allocation.
+// Owner:     image/write (SlotWriter). Callers: the sink's thread only, in the victim. No allocation.
 #pragma once
 
 #include <utility>

@@ -4,7 +4,7 @@
 //   compressed       by the crew, from where they are or from a copy           (memory_writer_packed.cc)
 // and, where the image has the same bytes already, only listed.
 //
-// Owner:     writer (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
 //            start(). Never: waits for anything but the output.
 #pragma once
 

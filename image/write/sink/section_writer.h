@@ -1,7 +1,7 @@
 // The format around memory: header, the sections META, INHERITED and INDEX, trailer (image_format.h), and the
 // numbers and tags of all sections.
 //
-// Owner:     writer (DirectSink). Callers: the sink's thread only, in the victim. No allocation.
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. No allocation.
 #pragma once
 
 #include "image/write/image_sink.h"

@@ -1,7 +1,7 @@
 // The bytes of an image, in order, on their way to the output: by the write queue as they are, or through
 // encryption. Knows the offset of what comes next, and how long the device was waited for.
 //
-// Owner:     writer (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
 //            start(). Never: looks into what it writes.
 //
 //   acquire() -> a slot; its buffer is filled -> write() or discard()

@@ -1,7 +1,7 @@
 // What the image holds: the index of its extents, what it inherits, and what is found to be in it already and
 // so is listed, but not stored again.
 //
-// Owner:     writer (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
 //            start(). Never: writes anything; RepeatedSegments reads the file.
 #pragma once
 

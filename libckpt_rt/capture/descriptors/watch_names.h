@@ -1,7 +1,7 @@
 // By which names the program put watches on files (inotify(7)), and bound Unix sockets to relative paths: the kernel
 // tells inodes, not where they are.
 //
-// Owner:     interposition; in the library's data, so that an image and a forked child have it. Executing
+// Owner:     libckpt_rt/interpose; in the library's data, so that an image and a forked child have it. Executing
 //            another program begins anew.
 // Callers:   note: threads of the program, behind inotify_add_watch(2) and bind(2), at any moment, also in handlers.
 //            next: the agent.

@@ -2,7 +2,7 @@
 // its hosts had when it began, in its memory and in that of its peers. Calls that name an address go to where that host
 // is now; what the kernel answers is called as the program knows it.
 //
-// Owner:     interposition: one table in the library's data.
+// Owner:     libckpt_rt/interpose: one table in the library's data.
 // Callers:   to_machine(), to_job(): threads of the program, in interposed calls; read: the constructor and the
 //            leader of a restart, while one thread runs; set: going back, while all stand.
 // Never:     costs more than the look at one number while the job is where it began.

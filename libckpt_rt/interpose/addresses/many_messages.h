@@ -1,6 +1,6 @@
 // sendmmsg(2) and recvmmsg(2) in a job over several hosts: the names in them are the job's.
 //
-// Owner:     interposition. Callers: threads of the program, in interposed calls (calls.h).
+// Owner:     libckpt_rt/interpose. Callers: threads of the program, in interposed calls (calls.h).
 // Never:     costs more than the look at one number while the job is where it began.
 #pragma once
 

@@ -3,7 +3,7 @@
 // other pieces. To register the range would cut one of the new mappings in two: mremap(2) then fails with
 // EFAULT, and the halves, once touched, are never joined again.
 //
-// Owner:     interposition. In the library's own data: in a restarted process the threads that were inside
+// Owner:     libckpt_rt/interpose. In the library's own data: in a restarted process the threads that were inside
 //            still are.
 // Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, pkey_mprotect,
 //            remap_file_pages, shmdt, mmap with MAP_FIXED and shmat with SHM_REMAP; while memory is registered,

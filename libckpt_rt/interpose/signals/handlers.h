@@ -1,7 +1,7 @@
 // The handlers that the program installs, called through slots of ours, so that we know when a handler
 // of the program is about to run on top of a call that a checkpoint interrupted.
 //
-// Owner:     interposition. The kernel is told the address of a slot (interpose/signals/handlers.S). The slot
+// Owner:     libckpt_rt/interpose. The kernel is told the address of a slot (interpose/signals/handlers.S). The slot
 //            jumps to the program's function with all registers as the kernel set them, so that the slot is
 //            not seen in a backtrace. A slot that was given to a function is never given to another. So two
 //            sigaction() at a time do no harm: the address that the kernel has says which function runs.

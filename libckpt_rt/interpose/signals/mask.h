@@ -1,6 +1,6 @@
 // Signal masks without the checkpoint signal.
 //
-// Owner:     interposition. Header only. Callers: any thread, in interposed calls.
+// Owner:     libckpt_rt/interpose. Header only. Callers: any thread, in interposed calls.
 // The program can never block, catch, ignore or wait for the checkpoint signal: if the program uses that
 // number, the checkpoint signal gets another one (hooks::yield_signal). Reading a mask back: we have no TLS
 // in which to remember whether the program "blocked" the checkpoint signal. So it is guessed: a mask with all

@@ -1,6 +1,6 @@
 // The time when a call with a timeout begins, for the cost of a function call or less.
 //
-// Owner:     interposition. Callers: program_time, begin_mark: any thread, at any moment; before the
+// Owner:     libckpt_rt/interpose. Callers: program_time, begin_mark: any thread, at any moment; before the
 //            constructor ran a system call takes the vdso's place. begin_in_handler: handlers.
 //            reset_clock: the constructor, and the leader at restart.
 // Never:     goes through libc's clock_gettime: a program may replace that by another clock.

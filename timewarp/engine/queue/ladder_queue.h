@@ -5,9 +5,9 @@
 // Callers:   one thread.
 // Never:     touches an event, but to break a tie in time; what it sorts are entries of 16 bytes.
 //
-//   far_ ──rebuild()──► rungs_[0] ──a bucket too full──► rungs_[1] … ──take_bucket()──► near_ (sorted),
-//   consumed
-//                                                                                       late_ (a heap)
+//   far_ ──rebuild()──► rungs_[0] ──a bucket too full──► rungs_[1] … ──empty_into_near()──► near_ (sorted)
+//                                                                                           late_ (a heap)
+// Events are taken from near_ and late_, whichever has the earliest.
 // far_ holds what lies behind the last bucket, in no order. An event that belongs to a bucket already taken
 // goes into late_: events that come too late, that are rolled back, or that are sent without much delay. The
 // number of a bucket is computed from the time in one way only, and that way is monotone: so rounding never
