@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "base/preload_rules.h"
 
 namespace ckpt::check {
 

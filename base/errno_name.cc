@@ -1,6 +1,7 @@
 #include <errno.h>
 
 #include "base/result.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -9,6 +9,8 @@
 #define FMT_STATIC_THOUSANDS_SEPARATOR ','
 #include <fmt/format-inl.h>
 
+#include "base/preload_rules.h"
+
 FMT_BEGIN_NAMESPACE
 namespace detail {
 

@@ -1,5 +1,7 @@
 #include "base/job_addresses.h"
 
+#include "base/preload_rules.h"
+
 namespace ckpt {
 namespace {
 

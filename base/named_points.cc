@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/sys.h"
+#include "base/preload_rules.h"
 
 namespace ckpt::points {
 

@@ -48,7 +48,8 @@ RULES = "libckpt_rt/core/preload_rules.h"
 # What runs on the program's threads, or is called by what does; the agent, which stops them, keeps to the same rules. A room
 # below libckpt_rt includes the rules where they stand.
 RULES_BELOW = "base/preload_rules.h"
-IN_PROGRAM = {"copier": RULES_BELOW, "image/write": RULES_BELOW, "job/identity": RULES, "job/session": RULES, "job/capture": RULES}
+IN_PROGRAM = {"base": RULES_BELOW, "copier": RULES_BELOW, "image/format": RULES_BELOW, "image/write": RULES_BELOW, "job/format": RULES_BELOW,
+              "job/directory": RULES, "job/identity": RULES, "job/session": RULES, "job/capture": RULES}
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

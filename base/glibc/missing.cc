@@ -13,6 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/preload_rules.h"
+
 #define CKPT_HIDDEN __attribute__((visibility("hidden")))
 
 extern "C" {

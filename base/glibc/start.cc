@@ -5,6 +5,8 @@
 // Owner:     base. Callers: crt1.o, before anything of the program has run.
 #include <stddef.h>
 
+#include "base/preload_rules.h"
+
 extern "C" {
 
 using Constructor = void (*)(int, char**, char**);

@@ -2,12 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <linux/io_uring.h>
 #include <linux/kcmp.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -20,6 +20,7 @@
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "base/units.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 
@@ -55,11 +56,11 @@ int enter_user_namespace() {
   gid_t gid = getegid();
   if (unshare(CLONE_NEWUSER) != 0) return errno;
   char map[64];
-  snprintf(map, sizeof(map), "%u %u 1\n", uid, uid);
+  *fmt::format_to_n(map, sizeof(map) - 1, "{} {} 1\n", uid, uid).out = '\0';
   if (int e = write_file("/proc/self/uid_map", map)) return e;
   // Without privilege gid_map may only be written once setgroups is given up (Linux 3.19).
   if (int e = write_file("/proc/self/setgroups", "deny")) return e;
-  snprintf(map, sizeof(map), "%u %u 1\n", gid, gid);
+  *fmt::format_to_n(map, sizeof(map) - 1, "{} {} 1\n", gid, gid).out = '\0';
   return write_file("/proc/self/gid_map", map);
 }
 
@@ -271,7 +272,7 @@ ProbeResult probe_direct_io(const char* directory) {
   if (!fd.valid() && (errno == EOPNOTSUPP || errno == EISDIR)) {
     // No nameless files on this file system: one with a name, removed at once.
     char path[4096];
-    snprintf(path, sizeof(path), "%s/.ckpt-probe.XXXXXX", directory);
+    *fmt::format_to_n(path, sizeof(path) - 1, "{}/.ckpt-probe.XXXXXX", directory).out = '\0';
     fd.reset(mkostemp(path, O_DIRECT | O_CLOEXEC));
     if (fd.valid()) unlink(path);
   }

@@ -6,6 +6,7 @@
 #include "base/machine/kernel_caps.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -1,5 +1,7 @@
 #include "base/settings/setting_values.h"
 
+#include "base/preload_rules.h"
+
 namespace ckpt {
 
 namespace {

@@ -1,6 +1,7 @@
 #include "base/settings/settings.h"
 
 #include "base/settings/settings_table.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

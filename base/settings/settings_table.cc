@@ -7,6 +7,7 @@
 #include "base/settings/setting_values.h"
 #include "base/sys.h"
 #include "base/units.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -17,6 +17,7 @@
 
 #include "base/directory_scan.h"
 #include "base/tracing/trace_calls.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "image/format/checksum.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

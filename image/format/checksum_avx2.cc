@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/preload_rules.h"
+
 namespace ckpt {
 
 uint64_t checksum_by_avx2(const void* data, size_t bytes);

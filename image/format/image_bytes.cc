@@ -6,6 +6,7 @@
 #include "image/format/checksum.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -7,6 +7,7 @@
 
 #include "base/raii_fd.h"
 #include "image/format/io_error.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

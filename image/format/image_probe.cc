@@ -9,6 +9,7 @@
 #include "image/format/image_name.h"
 #include "image/format/io_error.h"
 #include "job/format/job_name.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "base/sys.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "base/preload_rules.h"
+
 namespace ckpt::job {
 
 namespace {
