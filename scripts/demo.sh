@@ -9,8 +9,8 @@ threads=3
 rounds=4
 bytes=$(bytes_of "$size")
 
-# All that the README offers: the commands, the libraries, and the program of this demonstration.
-"$root/scripts/setup.sh" ckpt ckpt-on ckpt-restart ckpt_rt ckpt_heap ckpt_plugins bench_mergesort
+# All that the README offers: the commands, the libraries, the program of this demonstration, and the one of bench/peers/compare.py.
+"$root/scripts/setup.sh" ckpt ckpt-on ckpt-restart ckpt_rt ckpt_heap ckpt_plugins bench_mergesort bench_gaps
 
 # On the disk of the build, not in /tmp, which may be memory.
 work=$(mktemp -d "$build/demo.XXXXXX")
