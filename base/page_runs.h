@@ -13,6 +13,11 @@
 
 namespace ckpt {
 
+// The mask of the first `count` pages; all of them for 64 and more.
+constexpr uint64_t first_pages(uint64_t count) {
+  return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
 struct PageRun {
   uint32_t first, count;  // pages; count is never 0
 

@@ -81,8 +81,7 @@ class CopyEngine {
 // Calls copy(offset, bytes) for each run of pages; stops at the first result that is not 0.
 template <typename Copy>
 long for_each_run(const CopyRequest& request, Copy copy) {
-  const uint64_t count = (request.bytes + kPageSize - 1) / kPageSize;
-  const uint64_t within = count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+  const uint64_t within = first_pages((request.bytes + kPageSize - 1) / kPageSize);
   for (PageRun run : PageRuns(request.pages & within)) {
     const uint64_t bytes = std::min(run.bytes(), request.bytes - run.offset());
     if (long result = copy(run.offset(), bytes); result != 0) return result;

@@ -2,6 +2,8 @@
 
 #include <bit>
 #include <new>
+
+#include "base/page_runs.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -42,8 +44,7 @@ uint64_t SegmentTable::page_mask(Addr base, AddrRange pages) const {
   const uint64_t from = pages.start < base ? 0 : (pages.start - base) / kPageSize;
   const uint64_t to =
       pages.end > base + segment_bytes_ ? segment_bytes_ / kPageSize : (pages.end - base) / kPageSize;
-  const uint64_t count = to - from;
-  return (count == 64 ? ~0ull : (1ull << count) - 1) << from;
+  return first_pages(to - from) << from;
 }
 
 void SegmentTable::set_present(AddrRange run) {

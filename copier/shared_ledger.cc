@@ -24,8 +24,7 @@ bool swap_is_empty() {
 // Pages of the part that may exist, of which there are at most 64: bit 0 is the first. To read one that does not exist
 // would make it. A page in swap does not count as resident: as long as anything is in swap all may exist.
 uint64_t existing_pages(AddrRange part) {
-  const uint64_t pages = part.size() / kPageSize;
-  const uint64_t all = pages >= 64 ? ~0ull : (1ull << pages) - 1;
+  const uint64_t pages = part.size() / kPageSize, all = first_pages(pages);
   unsigned char resident[64];
   if (!swap_is_empty() || sys::call(__NR_mincore, part.start.value, part.size(), resident) != 0) return all;
   uint64_t mask = 0;

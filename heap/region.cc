@@ -107,7 +107,7 @@ void each_word(HeapRegion& region, uint64_t start, uint64_t size, Use&& use) {
   const uint64_t end = page + size / kPageSize;
   while (page < end) {
     const uint64_t first = page % 64, count = std::min<uint64_t>(64 - first, end - page);
-    const uint64_t mask = (count == 64 ? ~0ull : (1ull << count) - 1) << first;
+    const uint64_t mask = first_pages(count) << first;
     use(region.stale[page / 64], mask, region.pages_start + (page - first) * kPageSize);
     page += count;
   }

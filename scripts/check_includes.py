@@ -33,7 +33,7 @@ ROOMS = [
     ("job/session", "libckpt_rt/stop"),
     ("libckpt_rt/checkpoint", "libckpt_rt/guard job/session"),
     ("job/capture", "libckpt_rt/checkpoint job/directory"),
-    ("libckpt_rt/back", "libckpt_rt/checkpoint libckpt_rt/entry"),
+    ("libckpt_rt/back", "libckpt_rt/checkpoint"),
     ("libckpt_rt/entry", "libckpt_rt/checkpoint libckpt_rt/back job/capture"),
     ("heap", "base"),
     ("plugins", "include"),

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/page_runs.h"
+
 namespace ckpt {
 
 namespace {
@@ -52,9 +54,7 @@ Result<void> copy_memory(const ImageChain& image, DirectSink& sink, const Verify
     for (uint64_t at = 0; at < p.length; at += kStep) {
       uint64_t n = std::min(kStep, p.length - at);
       std::copy_n(memory.data() + p.into + at, n, pages.get());
-      uint64_t count = n / kPageSize;
-      CopiedSegment segment{p.address + at, count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1,
-                            pages.get(), 0};
+      CopiedSegment segment{p.address + at, first_pages(n / kPageSize), pages.get(), 0};
       CKPT_TRY(sink.append({&segment, 1}));
     }
     done += p.length;

@@ -8,10 +8,10 @@
 
 #include "libckpt_rt/checkpoint/image_history.h"
 #include "libckpt_rt/checkpoint/in_force.h"
+#include "libckpt_rt/checkpoint/requests.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/threads/own_threads.h"
-#include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/protect/watch.h"
 
 namespace ckpt {

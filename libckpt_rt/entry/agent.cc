@@ -4,15 +4,11 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include <cstring>
 #include <iterator>
 #include <string_view>
 
-#include "base/fork_path.h"
 #include "base/protocol/control_protocol.h"
 #include "job/capture/take.h"
-#include "libckpt_rt/checkpoint/preparation.h"
-#include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/statistics.h"
@@ -31,17 +27,7 @@ namespace ckpt::agent {
 
 namespace {
 
-constexpr uint32_t kRing = 16;
-
-FutexLock lock;  // held for a few instructions, with all signals blocked
-Request ring[kRing];
-uint32_t head = 0;
-CKPT_FORK_DATA uint32_t count = 0;
-CKPT_FORK_DATA bool running = false;
-bool waiting = false;                  // the agent has nothing to do but to keep a watch
-CKPT_FORK_DATA uint32_t absences = 0;  // not 0: an agent that is there leaves, none is started
-OwnRequest* answering = nullptr;       // the request being served; in an image: the one it was taken for
-FutexWord orders{0};                   // changes when an agent that waits has to look
+FutexWord orders{0};  // changes when an agent that waits has to look
 
 class SignalsBlocked {
  public:
@@ -118,56 +104,56 @@ void main_loop(void*) {
     const uint32_t seen = orders.load(std::memory_order_acquire);
     bool leave = false;
     {
-      ScopedLock guard(lock);
-      leave = absences != 0;
-      if (!Watch::is_kept() && (leave || (count == 0 && !late_signals::any()))) {
+      ScopedLock guard(queue.lock);
+      leave = words.absences != 0;
+      if (!Watch::is_kept() && (leave || (words.count == 0 && !late_signals::any()))) {
         // Under the lock: a request that comes after this starts a new agent.
-        running = waiting = false;
+        words.running = queue.waiting = false;
         return;
       }
-      waiting = leave || count == 0;
+      queue.waiting = leave || words.count == 0;
     }
     if (leave) {
       Watch::end_kept();
       continue;
     }
     if (late_signals::any()) late_signals::send();
-    if (waiting && late_signals::any()) {
+    if (queue.waiting && late_signals::any()) {
       constexpr timespec kLookAgain{0, 20'000'000};
       if (futex_wait(orders, seen, &kLookAgain) == -ETIMEDOUT) end_with_the_program();
       continue;
     }
-    if (waiting) {
+    if (queue.waiting) {
       if (Watch::is_kept()) wait_for_orders(seen);
       continue;
     }
     if (Watch::is_kept() && !has_rights_of_the_program()) {
       Watch::end_kept();
       {
-        ScopedLock guard(lock);
-        running = false;
+        ScopedLock guard(queue.lock);
+        words.running = false;
       }
       start_successor();
       return;
     }
     {
       // Only the agent takes requests out: there still is one.
-      ScopedLock guard(lock);
-      r = ring[head];
-      head = (head + 1) % kRing;
-      --count;
+      ScopedLock guard(queue.lock);
+      r = queue.ring[queue.head];
+      queue.head = (queue.head + 1) % kRing;
+      --words.count;
     }
     if (r.own != nullptr && r.moves_signal != 0) {
-      answering = r.own;
+      queue.answering = r.own;
       r.own->ok = r.moves_signal != own_signal.number || moved_signal::move();
-      answering = nullptr;
+      queue.answering = nullptr;
       r.own->done.store(1, std::memory_order_release);
       futex_wake(r.own->done);
     } else if (r.own != nullptr) {
-      answering = r.own;
+      queue.answering = r.own;
       job::Report report;
       auto result = job::take({}, report, &serve_joins);
-      answering = nullptr;
+      queue.answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok())
         r.own->cost = *result;
@@ -192,56 +178,58 @@ bool start_locked() {
   // The last agent has left its loop; its stack is free when the kernel says so.
   own_threads.agent.join();
   if (long error = own_threads.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
-    --count;
+    --words.count;
     statistics::count_failure(
         make_error(ExitCode::kUnavailable, static_cast<int>(error),
                    "a request was refused: cannot start a thread ({}); raise the limit on processes",
                    errno_name(static_cast<int>(error))));
     return false;
   }
-  running = true;
+  words.running = true;
   return true;
 }
 
 }  // namespace
 
 bool request(Request r) {
-  ScopedLock guard(lock);
-  if (r.cookie == kStartAgent) return running || absences != 0 || count == 0 || start_locked();
+  ScopedLock guard(queue.lock);
+  if (r.cookie == kStartAgent)
+    return words.running || words.absences != 0 || words.count == 0 || start_locked();
   // The interval never queues up behind itself.
-  if (r.cookie == 0 && r.own == nullptr && running && !waiting) {
+  if (r.cookie == 0 && r.own == nullptr && words.running && !queue.waiting) {
     if (!r.without_cookie) return true;
     r.checkpoint = false;
   }
-  for (uint32_t i = 0; r.without_cookie && i < count; ++i) {
-    Request& queued = ring[(head + i) % kRing];
+  for (uint32_t i = 0; r.without_cookie && i < words.count; ++i) {
+    Request& queued = queue.ring[(queue.head + i) % kRing];
     if (!queued.without_cookie) continue;
     queued.checkpoint = queued.checkpoint || r.checkpoint;
-    return running || absences != 0 || start_locked();
+    return words.running || words.absences != 0 || start_locked();
   }
-  if (count == kRing) {
+  if (words.count == kRing) {
     statistics::count_failure(make_error(
         ExitCode::kUnavailable, 0, "a request was refused: {} are waiting already; ask less often", kRing));
     return false;
   }
-  ring[(head + count) % kRing] = r;
-  ++count;
-  if (running) give_orders();
-  return running || absences != 0 || start_locked();
+  queue.ring[(queue.head + words.count) % kRing] = r;
+  ++words.count;
+  if (words.running) give_orders();
+  return words.running || words.absences != 0 || start_locked();
 }
 
 bool serve_joins() {
   for (;;) {
     uint64_t cookie = 0;
     {
-      ScopedLock guard(lock);
-      for (uint32_t i = 0; i < count && cookie == 0; ++i) {
-        const uint64_t queued = ring[(head + i) % kRing].cookie;
+      ScopedLock guard(queue.lock);
+      for (uint32_t i = 0; i < words.count && cookie == 0; ++i) {
+        const uint64_t queued = queue.ring[(queue.head + i) % kRing].cookie;
         if ((queued & kJoinCookie) == 0 && (queued & kBackCookie) != 0) return false;
         if ((queued & kJoinCookie) == 0) continue;
-        cookie = ring[(head + i) % kRing].cookie;
-        for (uint32_t j = i; j + 1 < count; ++j) ring[(head + j) % kRing] = ring[(head + j + 1) % kRing];
-        --count;
+        cookie = queue.ring[(queue.head + i) % kRing].cookie;
+        for (uint32_t j = i; j + 1 < words.count; ++j)
+          queue.ring[(queue.head + j) % kRing] = queue.ring[(queue.head + j + 1) % kRing];
+        --words.count;
       }
     }
     if (cookie == 0) return true;
@@ -252,9 +240,9 @@ bool serve_joins() {
 void begin_absence() {
   {
     SignalsBlocked blocked;
-    ScopedLock guard(lock);
-    ++absences;
-    if (running) give_orders();
+    ScopedLock guard(queue.lock);
+    ++words.absences;
+    if (words.running) give_orders();
   }
   // Signals are open again: it may be in the middle of a checkpoint, and stop this thread.
   for (RawThread* t : kOwnThreads) {
@@ -265,55 +253,9 @@ void begin_absence() {
 
 void end_absence() {
   SignalsBlocked blocked;
-  ScopedLock guard(lock);
-  if (absences != 0) --absences;  // after a restart there is none
-  if (absences == 0 && count != 0 && !running) start_locked();
-}
-
-CKPT_FORK_PATH bool is_idle() { return !running && count == 0 && absences == 0; }
-
-namespace {
-
-void tell_restarted(OwnRequest* own, uint32_t generation) {
-  if (own == nullptr) return;
-  own->ok = true;
-  own->restarted = generation;
-  own->done.store(1, std::memory_order_release);
-}
-
-}  // namespace
-
-void reset(uint32_t generation) {
-  new (&lock) FutexLock;
-  statistics::reset_after_restart();
-  if (generation != 0) {
-    // Also threads whose request waited in the queue: the agent that would serve it is not in the image.
-    tell_restarted(answering, generation);
-    for (uint32_t i = 0; i < count; ++i) tell_restarted(ring[(head + i) % kRing].own, generation);
-  }
-  head = count = absences = 0;
-  running = waiting = false;
-  late_signals::forget();
-  checkpoint_progress::tell(-1);  // the socket was the agent's
-  answering = nullptr;
-  preparation::reset(generation);
-}
-
-void save_requests(WaitingRequests& saved) {
-  static_assert(sizeof(WaitingRequests::ring) == kRing * sizeof(Request));
-  std::memcpy(static_cast<void*>(saved.ring), ring, sizeof(ring));
-  saved.head = head;
-  saved.count = count;
-}
-
-void put_back_requests(const WaitingRequests& saved, uint32_t generation) {
-  reset(generation);
-  for (uint32_t i = 0; i < saved.count; ++i) {
-    const Request& request = saved.ring[(saved.head + i) % kRing];
-    // A thread of the program that asked does not wait any more: it has gone back.
-    if (request.own == nullptr) ring[count++] = request;
-  }
-  running = true;
+  ScopedLock guard(queue.lock);
+  if (words.absences != 0) --words.absences;  // after a restart there is none
+  if (words.absences == 0 && words.count != 0 && !words.running) start_locked();
 }
 
 }  // namespace ckpt::agent

@@ -66,5 +66,14 @@ TEST(PageRuns, RangesBehindABase) {
   }
 }
 
+TEST(PageRuns, FirstPagesUpToTheWholeWord) {
+  for (uint64_t count = 0; count <= 64; ++count) {
+    uint64_t expected = 0;
+    for (uint64_t i = 0; i < count; ++i) expected |= uint64_t{1} << i;
+    EXPECT_EQ(first_pages(count), expected) << count;
+  }
+  EXPECT_EQ(first_pages(65), ~uint64_t{0});
+}
+
 }  // namespace
 }  // namespace ckpt
