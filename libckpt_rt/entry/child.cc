@@ -7,6 +7,7 @@
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -95,6 +96,7 @@ CKPT_FORK_PATH void in_child_after_fork() {
   processor_time::forget();
   directory_notices::forget();
   aio_contexts::in_child();
+  rings::in_child();
   reset_gate_in_child();
   const bool told = own_page::is_wiped_on_fork();
   if (!told && !this_process.active) return;
