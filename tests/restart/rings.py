@@ -11,7 +11,7 @@ from stepped_program import BUILD, CKPT, Program, environment
 from stepped_test import NOT_RESTARTABLE, SteppedTest, needs_root
 
 SQPOLL, CLAMP, DISABLED, SINGLE, DEFER, NO_ARRAY = 1 << 1, 1 << 4, 1 << 6, 1 << 12, 1 << 13, 1 << 16
-NOP, POLL, READ, TIMEOUT, GIVE_BUFFERS = 0, 6, 22, 11, 31
+NOP, POLL, READ, WRITE, TIMEOUT, GIVE_BUFFERS = 0, 6, 22, 23, 11, 31
 LINK, SKIP = 1 << 2, 1 << 6
 
 
@@ -163,6 +163,25 @@ buffer = ctypes.create_string_buffer(64)
             self.assertEqual(self.ask("b.submit()"), "EEXIST")
             self.do("b.tail.value -= 1")
 
+    def test_registered_files(self):
+        """A pipe's ends, a file, and places without one: changed since, by both operations that do so."""
+        self.start()
+        self.do("r, w = os.pipe()", "other = os.open('/dev/null', os.O_RDWR)", "array = lambda *x: ctypes.create_string_buffer(struct.pack('%di' % len(x), *x))",
+                "change = lambda at, *x: (lambda a: a.register(14, struct.pack('IIQQII', at, 0, ctypes.addressof(keep[-1]), 0, len(x), 0), 32))(a) if not keep.append(array(*x)) else 0",
+                "keep = []", "list = array(other, -1, r, -1, w)", "a.register(2, list, 5)", "one = array(fd)",
+                "a.register(6, struct.pack('IIQ', 1, 0, ctypes.addressof(one)), 1)")
+        self.assertEqual(self.ask("change(0, -1, -2)"), "2")
+        for n in range(2):
+            self.assertEqual(self.come_back(), [])
+            self.assertEqual(self.ask("a.submit(%d, 1, buffer, 4, flags=1, data=5), a.take(1), buffer.raw[1:4]" % READ), "(1, [(5, 4)], b'ELF')")
+            self.assertEqual(self.ask("a.submit(%d, 0, buffer, 4, flags=1), a.take(1)" % READ), "(1, [(0, -9)])")
+            self.assertEqual(self.ask("a.submit(%d, 4, buffer, 4, flags=1), a.take(1), os.read(r, 9)[1:]" % WRITE), "(1, [(0, 4)], b'ELF')")
+            self.assertEqual(self.ask("os.write(w, b'12'), a.submit(%d, 2, buffer, 4, flags=1), a.take(1), buffer.raw[:2]" % READ), "(2, 1, [(0, 2)], b'12')")
+            self.do("buffer.raw = b'?ELF'")
+        self.assertEqual(self.ask("a.register(3, 0, 0), a.register(3, 0, 0)"), "(0, 'ENXIO')")
+        self.assertEqual(self.come_back(), [])
+        self.works()
+
     def test_that_is_not_enabled_yet(self):
         self.start()
         self.do("b = Ring(4, %d)" % (DISABLED | SINGLE))
@@ -197,12 +216,18 @@ buffer = ctypes.create_string_buffer(64)
         self.start()
         self.do("b = Ring(8)", "page = libc.mmap(None, 4096, 3, 0x22, -1, 0)")
         for operation, argument, count, undo, word in (
-                (2, "struct.pack('i', fd)", 1, "b.register(3, 0, 0)", "files are registered"),
+                (2, "struct.pack('i', closed)", 1, "b.register(3, 0, 0)", "files that are registered"),
                 (0, "struct.pack('QQ', page, 4096)", 1, "b.register(1, 0, 0)", "buffers are registered"),
                 (22, "struct.pack('QIHH24x', page, 8, 1, 0)", 1, "b.register(23, struct.pack('QIHH24x', 0, 0, 1, 0), 1)", "buffers to choose from"),
                 (19, "ctypes.create_string_buffer(struct.pack('II', 2, 2))", 2, None, "operation 19")):
             with self.subTest(word):
+                self.do("closed = os.open('/dev/null', os.O_RDONLY)")
+                if operation != 2:
+                    self.do("os.close(closed)")
                 self.assertEqual(self.ask("b.register(%d, %s, %d)" % (operation, argument, count)), "0")
+                if operation == 2:
+                    self.assertEqual(self.now()[0], 0)
+                    self.do("os.close(closed)")
                 self.says_no(word)
                 if undo:
                     self.assertEqual(self.ask(undo), "0")

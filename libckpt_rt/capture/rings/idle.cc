@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
+#include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/ring_info.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -132,6 +133,7 @@ bool has_issuer(const Ring& ring, const ThreadSlot* stopped) {
 Drained drain(ThreadSlot* stopped, std::span<const Mapping> known, RunOn run_on) {
   held_back_used = 0;
   if (!any_known() || stopped == nullptr) return Drained::kIdle;
+  begin_files();
   if (is_changing()) return Drained::kBetween;
   const int64_t deadline = now_ns() + kLongestDrainNs;
   Drained result = Drained::kIdle;
@@ -145,6 +147,7 @@ Drained drain(ThreadSlot* stopped, std::span<const Mapping> known, RunOn run_on)
 }
 
 void begin() {
+  if (!any_known()) return;
   for (Ring& ring : all()) {
     if (ring.inode.load(kRelaxed) == 0) continue;
     ring.saved = ring.eventfd_is_there = ring.too_many = ring.has_moved_watch = false;
@@ -180,7 +183,7 @@ void note_watch(int epoll, int fd, uint32_t events, uint64_t data) {
 void note_moved_watch(int fd) {
   for (Ring& ring : all()) {
     for (uint32_t i = 0; i < ring.numbers_count; ++i)
-      ring.too_many = ring.too_many || ring.numbers[i].fd == fd;
+      ring.has_moved_watch = ring.has_moved_watch || ring.numbers[i].fd == fd;
   }
 }
 
@@ -219,7 +222,9 @@ std::string_view refusal(uint64_t inode, const ThreadSlot* stopped, std::span<ch
   if (ring->state.inode != inode) ring->fd.store(ring->numbers[0].fd, kRelaxed);
   if (stopped == nullptr || !look_again(*ring, stopped->tid))
     return say(text, "the kernel does not tell its state");
-  if (ring->state.files != 0) return say(text, "files are registered with it");
+  if (ring->state.unknown_files != 0)
+    return say(text, "{} of the files that are registered with it are not known, or not open elsewhere",
+               ring->state.unknown_files);
   if (ring->state.buffers != 0) return say(text, "buffers are registered with it");
   if (ring->state.personalities != 0) return say(text, "personalities are registered with it");
   if (ring->eventfd.load(kRelaxed) >= 0 && !ring->eventfd_is_there)

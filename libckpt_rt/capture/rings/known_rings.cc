@@ -10,6 +10,7 @@
 #include "base/fork_path.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
+#include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -77,19 +78,30 @@ Ring* ring_of_number(uint32_t number) {
   return nullptr;
 }
 
-void remember(Ring& ring, Operation operation, const void* argument) {
+void be_unknown(Ring& ring, Operation operation) {
+  uint32_t none = 0;
+  ring.unknown.compare_exchange_strong(none, static_cast<uint32_t>(operation) + 1, kRelaxed);
+}
+
+void remember_files(Ring& ring, Operation operation, uint64_t list, uint64_t tags, uint32_t first,
+                    uint32_t count) {
+  constexpr int kSkip = -2;  // IORING_REGISTER_FILES_SKIP
+  const auto* fds = reinterpret_cast<const int*>(list);
+  bool all = tags == 0;
+  for (uint32_t i = 0; i < count && list != 0; ++i) {
+    if (fds[i] != kSkip) all = remember_file(ring.inode.load(kRelaxed), first + i, fds[i]) && all;
+  }
+  if (!all) be_unknown(ring, operation);
+}
+
+void remember(Ring& ring, Operation operation, const void* argument, uint32_t count, uint32_t result) {
   switch (operation) {
     // What they have done shows in fdinfo, or nowhere.
     case Operation::kBuffers:
     case Operation::kUnregisterBuffers:
-    case Operation::kFiles:
-    case Operation::kUnregisterFiles:
-    case Operation::kFilesUpdate:
     case Operation::kProbe:
     case Operation::kPersonality:
     case Operation::kUnregisterPersonality:
-    case Operation::kFiles2:
-    case Operation::kFilesUpdate2:
     case Operation::kBuffers2:
     case Operation::kBuffersUpdate:
     case Operation::kSyncCancel:
@@ -97,6 +109,22 @@ void remember(Ring& ring, Operation operation, const void* argument) {
     case Operation::kRingFds:
     case Operation::kUnregisterRingFds:
       return;
+    case Operation::kFiles:
+      return remember_files(ring, operation, reinterpret_cast<uint64_t>(argument), 0, 0, count);
+    case Operation::kFiles2: {
+      const auto& a = *static_cast<const io_uring_rsrc_register*>(argument);
+      return remember_files(ring, operation, a.data, a.tags, 0, a.nr);
+    }
+    case Operation::kFilesUpdate: {
+      const auto& a = *static_cast<const io_uring_rsrc_update*>(argument);
+      return remember_files(ring, operation, a.data, 0, a.offset, result);
+    }
+    case Operation::kFilesUpdate2: {
+      const auto& a = *static_cast<const io_uring_rsrc_update2*>(argument);
+      return remember_files(ring, operation, a.data, a.tags, a.offset, result);
+    }
+    case Operation::kUnregisterFiles:
+      return forget_files(ring.inode.load(kRelaxed));
     case Operation::kEventFd:
     case Operation::kEventFdAsync: {
       const int fd = *static_cast<const int*>(argument);
@@ -116,8 +144,7 @@ void remember(Ring& ring, Operation operation, const void* argument) {
       ring.provided.fetch_sub(1, kRelaxed);
       return;
   }
-  uint32_t none = 0;
-  ring.unknown.compare_exchange_strong(none, static_cast<uint32_t>(operation) + 1, kRelaxed);
+  be_unknown(ring, operation);
 }
 
 }  // namespace
@@ -166,13 +193,13 @@ void made(int fd, const void* parameters) {
   ring->inode.store(inode, kRelaxed);
 }
 
-void registered(int fd, uint32_t operation, const void* argument, uint32_t result) {
+void registered(int fd, uint32_t operation, const void* argument, uint32_t count, uint32_t result) {
   const bool by_number_of_thread = (operation & kUseRegisteredRing) != 0;
   const auto what = static_cast<Operation>(operation & ~kUseRegisteredRing);
   if (what == Operation::kRingFds) remember_numbers(argument, result, true);
   if (what == Operation::kUnregisterRingFds) remember_numbers(argument, result, false);
   Ring* ring = by_number_of_thread ? ring_of_number(static_cast<uint32_t>(fd)) : find(inode_of(fd));
-  if (ring != nullptr) remember(*ring, what, argument);
+  if (ring != nullptr) remember(*ring, what, argument, count, result);
 }
 
 long setup(long entries, void* parameters) {
@@ -186,7 +213,8 @@ long registration(long fd, long operation, void* argument, long count) {
   const Change change;
   const long r = sys::call(__NR_io_uring_register, fd, operation, argument, count);
   if (r >= 0)
-    registered(static_cast<int>(fd), static_cast<uint32_t>(operation), argument, static_cast<uint32_t>(r));
+    registered(static_cast<int>(fd), static_cast<uint32_t>(operation), argument, static_cast<uint32_t>(count),
+               static_cast<uint32_t>(r));
   return r;
 }
 

@@ -21,7 +21,9 @@ struct RingState {
   bool told = false;  // the kernel says nothing while some thread is in the ring
   uint64_t inode = 0;
   uint32_t submission_head = 0, submission_tail = 0, completion_head = 0, completion_tail = 0;
-  uint32_t files = 0, buffers = 0, personalities = 0;
+  uint32_t files = 0,
+           unknown_files = 0;  // places for registered files; those in which is none that was noted
+  uint32_t buffers = 0, personalities = 0;
   uint32_t polls = 0;
   uint32_t held_back = 0;  // completions for which there was no room
   bool held_back_with_flags = false;

@@ -8,6 +8,7 @@
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::rings {
@@ -22,6 +23,7 @@ class Parser {
     if (line.starts_with(' ')) return take_entry(line);
     list_ = line.starts_with("PollList:")         ? List::kPolls
             : line.starts_with("CqOverflowList:") ? List::kHeldBack
+            : line.starts_with("UserFiles:")      ? List::kFiles
             : line.starts_with("Personalities:")  ? List::kPersonalities
                                                   : List::kOther;
     uint64_t n = 0;
@@ -41,10 +43,11 @@ class Parser {
   }
 
  private:
-  enum class List { kOther, kPolls, kHeldBack, kPersonalities };
+  enum class List { kOther, kFiles, kPolls, kHeldBack, kPersonalities };
 
   void take_entry(std::string_view line) {
     uint64_t user_data = 0, result = 0, flags = 0;
+    if (list_ == List::kFiles) return take_file(line);
     if (list_ == List::kPolls) ++state_.polls;
     if (list_ == List::kPersonalities) ++state_.personalities;
     if (list_ != List::kHeldBack || !number_after(line, "user_data=", 10, user_data)) return;
@@ -53,6 +56,15 @@ class Parser {
     if (state_.held_back < held_.size()) held_[state_.held_back] = {user_data, static_cast<int32_t>(result)};
     if (flags != 0) state_.held_back_with_flags = true;
     ++state_.held_back;
+  }
+
+  // "    3: /path"
+  void take_file(std::string_view line) {
+    uint64_t place = 0;
+    const size_t colon = line.find(": ");
+    if (colon == line.npos || !number_after(line, "", 10, place)) return;
+    if (!is_noted_file(state_.inode, static_cast<uint32_t>(place), line.substr(colon + 2)))
+      ++state_.unknown_files;
   }
 
   RingState& state_;

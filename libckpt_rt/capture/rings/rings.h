@@ -46,7 +46,8 @@ class Change {
 };
 // The call has made this ring, or has registered this. parameters: io_uring_params, as the kernel has filled them.
 void made(int fd, const void* parameters);
-void registered(int fd, uint32_t operation, const void* argument, uint32_t result);
+// count: the last argument of io_uring_register(2).
+void registered(int fd, uint32_t operation, const void* argument, uint32_t count, uint32_t result);
 
 enum class Drained {
   kIdle,     // nothing is under way in any ring that is known

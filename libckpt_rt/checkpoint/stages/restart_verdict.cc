@@ -10,6 +10,7 @@
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
+#include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -84,6 +85,8 @@ void judge_rings(const ProcessCapture& capture, Workspace& space) {
   for (const Mapping& m : capture.map.mappings()) any = any || is_ring(m);
   if (!any) return;
   for (const CapturedDescriptor& d : descriptors) {
+    if (!d.in_flight)
+      rings::note_file(d.fd, d.now.device, d.now.inode, d.now.open_flags, {d.path, d.path_len});
     if (d.kind == OpenFileKind::kEventFd && !d.in_flight) rings::note_eventfd(d.fd, d.eventfd_id);
     if (d.kind == OpenFileKind::kEpoll && !d.shares && !d.in_flight) note_watches_of_rings(d);
   }

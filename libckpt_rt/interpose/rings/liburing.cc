@@ -48,7 +48,7 @@ long register_by(LiburingFunction& real, rings::Operation operation, io_uring* r
   const rings::Change change;
   const int r = real.call<int>(ring, b, c, d, e, f);
   if (r >= 0)
-    rings::registered(ring->ring_fd, static_cast<uint32_t>(operation), nullptr, static_cast<uint32_t>(r));
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(operation), nullptr, 0, static_cast<uint32_t>(r));
   return r;
 }
 
@@ -96,7 +96,7 @@ CKPT_INTERPOSE(int, io_uring_register_eventfd, io_uring* ring, int fd) {
   static constinit LiburingFunction real("io_uring_register_eventfd");
   const rings::Change change;
   const int r = real.call<int>(ring, fd);
-  if (r >= 0) rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kEventFd), &fd, 0);
+  if (r >= 0) rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kEventFd), &fd, 1, 0);
   return r;
 }
 
@@ -105,7 +105,58 @@ CKPT_INTERPOSE(int, io_uring_register_eventfd_async, io_uring* ring, int fd) {
   const rings::Change change;
   const int r = real.call<int>(ring, fd);
   if (r >= 0)
-    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kEventFdAsync), &fd, 0);
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kEventFdAsync), &fd, 1, 0);
+  return r;
+}
+
+CKPT_INTERPOSE(int, io_uring_register_files, io_uring* ring, const int* files, unsigned count) {
+  static constinit LiburingFunction real("io_uring_register_files");
+  const rings::Change change;
+  const int r = real.call<int>(ring, files, count);
+  if (r >= 0)
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kFiles), files, count, 0);
+  return r;
+}
+
+CKPT_INTERPOSE(int, io_uring_register_files_tags, io_uring* ring, const int* files, const __u64* tags,
+               unsigned count) {
+  static constinit LiburingFunction real("io_uring_register_files_tags");
+  io_uring_rsrc_register list{};
+  list.nr = count;
+  list.data = reinterpret_cast<uint64_t>(files);
+  list.tags = reinterpret_cast<uint64_t>(tags);
+  const rings::Change change;
+  const int r = real.call<int>(ring, files, tags, count);
+  if (r >= 0) rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kFiles2), &list, 0, 0);
+  return r;
+}
+
+CKPT_INTERPOSE(int, io_uring_register_files_update, io_uring* ring, unsigned offset, const int* files,
+               unsigned count) {
+  static constinit LiburingFunction real("io_uring_register_files_update");
+  io_uring_rsrc_update list{};
+  list.offset = offset;
+  list.data = reinterpret_cast<uint64_t>(files);
+  const rings::Change change;
+  const int r = real.call<int>(ring, offset, files, count);
+  if (r >= 0)
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kFilesUpdate), &list, count,
+                      static_cast<uint32_t>(r));
+  return r;
+}
+
+CKPT_INTERPOSE(int, io_uring_register_files_update_tag, io_uring* ring, unsigned offset, const int* files,
+               const __u64* tags, unsigned count) {
+  static constinit LiburingFunction real("io_uring_register_files_update_tag");
+  io_uring_rsrc_update2 list{};
+  list.offset = offset;
+  list.data = reinterpret_cast<uint64_t>(files);
+  list.tags = reinterpret_cast<uint64_t>(tags);
+  const rings::Change change;
+  const int r = real.call<int>(ring, offset, files, tags, count);
+  if (r >= 0)
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kFilesUpdate2), &list, count,
+                      static_cast<uint32_t>(r));
   return r;
 }
 
@@ -117,7 +168,7 @@ CKPT_INTERPOSE(int, io_uring_register_ring_fd, io_uring* ring) {
     io_uring_rsrc_update number{};
     number.offset = static_cast<unsigned>(ring->enter_ring_fd);
     number.data = static_cast<unsigned>(ring->ring_fd);
-    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kRingFds), &number, 1);
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kRingFds), &number, 1, 1);
   }
   return r;
 }
@@ -129,7 +180,8 @@ CKPT_INTERPOSE(int, io_uring_unregister_ring_fd, io_uring* ring) {
   const rings::Change change;
   const int r = real.call<int>(ring);
   if (r == 1)
-    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kUnregisterRingFds), &number, 1);
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kUnregisterRingFds), &number, 1,
+                      1);
   return r;
 }
 
@@ -144,7 +196,7 @@ CKPT_INTERPOSE(void*, io_uring_setup_buf_ring, io_uring* ring, unsigned entries,
     return nullptr;
   }
   if (r != nullptr)
-    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kProvidedRing), nullptr, 0);
+    rings::registered(ring->ring_fd, static_cast<uint32_t>(rings::Operation::kProvidedRing), nullptr, 0, 0);
   return r;
 }
 
@@ -157,6 +209,7 @@ CKPT_INTERPOSE(void*, io_uring_setup_buf_ring, io_uring* ring, unsigned entries,
   }
 
 CKPT_REGISTERS(io_uring_unregister_eventfd, rings::Operation::kUnregisterEventFd)
+CKPT_REGISTERS(io_uring_unregister_files, rings::Operation::kUnregisterFiles)
 CKPT_REGISTERS(io_uring_enable_rings, rings::Operation::kEnable)
 CKPT_REGISTERS(io_uring_register_restrictions, 11)
 CKPT_REGISTERS(io_uring_register_iowq_aff, 17)
