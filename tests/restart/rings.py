@@ -11,7 +11,7 @@ from stepped_program import BUILD, CKPT, Program, environment
 from stepped_test import NOT_RESTARTABLE, SteppedTest, needs_root
 
 SQPOLL, CLAMP, DISABLED, SINGLE, DEFER, NO_ARRAY = 1 << 1, 1 << 4, 1 << 6, 1 << 12, 1 << 13, 1 << 16
-NOP, POLL, READ, WRITE, TIMEOUT, GIVE_BUFFERS = 0, 6, 22, 23, 11, 31
+NOP, READ_FIXED, POLL, READ, WRITE, TIMEOUT, GIVE_BUFFERS = 0, 4, 6, 22, 23, 11, 31
 LINK, SKIP = 1 << 2, 1 << 6
 
 
@@ -182,6 +182,31 @@ buffer = ctypes.create_string_buffer(64)
         self.assertEqual(self.come_back(), [])
         self.works()
 
+    def test_registered_buffers(self):
+        """The kernel writes to them past the protection of pages: what it writes while a checkpoint copies memory is not in the image."""
+        for mode in ("realtime", "fork"):
+            with self.subTest(mode=mode):
+                self.registered_buffers(mode)
+
+    def registered_buffers(self, mode):
+        self.start(CKPT_MODE=mode)
+        # At the end of memory that takes a while to copy.
+        self.do("memory = libc.mmap(None, 32 << 20, 3, 0x22, -1, 0)", "ctypes.memset(memory, 1, 32 << 20)", "where = memory + (31 << 20) + 100",
+                "ff = os.open('ff', os.O_RDWR | os.O_CREAT); os.write(ff, bytes(8192))",
+                "a.register(15, struct.pack('IIQQQ', 3, 1, 0, 0, 0), 32)", "v = ctypes.create_string_buffer(struct.pack('QQ', where, 8192))",
+                "done, wrong = [0], []")
+        self.assertEqual(self.ask("a.register(16, struct.pack('IIQQII', 0, 0, ctypes.addressof(v), 0, 1, 0), 32)"), "1")
+        self.assertEqual(self.ask("a.submit(%d, ff, where, 8192), a.take(1)" % READ_FIXED), "(1, [(0, 8192)])")
+        self.do("def work():\\n    while not wrong:\\n        if ctypes.string_at(where, 8192) != bytes([done[0]]) * 8192: wrong.append(done[0])\\n"
+                "        n = done[0] + 1 & 255\\n        os.pwrite(ff, bytes([n]) * 8192, 0)\\n        a.submit(%d, ff, where, 8192)\\n"
+                "        if a.take(1) != [(0, 8192)]: wrong.append('taken')\\n        done[0] = n; total[0] += 1" % READ_FIXED,
+                "total = [0]", "threading.Thread(target=work, daemon=True).start()")
+        for options in ([], ["--lazy"], ["--eager"]):
+            self.assertEqual(self.come_back(*options), [])
+            self.do("before = total[0]")
+            self.assertEqual(self.ask("(list(iter(lambda: bool(wrong) or total[0] > before + 20, True)), wrong)[1]"), "[]")
+        self.do("wrong.append('end')", "time.sleep(0)")
+
     def test_that_is_not_enabled_yet(self):
         self.start()
         self.do("b = Ring(4, %d)" % (DISABLED | SINGLE))
@@ -214,10 +239,11 @@ buffer = ctypes.create_string_buffer(64)
 
     def test_what_cannot_come_back(self):
         self.start()
-        self.do("b = Ring(8)", "page = libc.mmap(None, 4096, 3, 0x22, -1, 0)")
+        self.do("b = Ring(8)", "page = libc.mmap(None, 4096, 3, 0x22, -1, 0)",
+                "large = libc.mmap(None, 17 << 20, 3, 0x22, -1, 0)")
         for operation, argument, count, undo, word in (
                 (2, "struct.pack('i', closed)", 1, "b.register(3, 0, 0)", "files that are registered"),
-                (0, "struct.pack('QQ', page, 4096)", 1, "b.register(1, 0, 0)", "buffers are registered"),
+                (0, "struct.pack('QQ', large, 17 << 20)", 1, "b.register(1, 0, 0)", "16 MiB"),
                 (22, "struct.pack('QIHH24x', page, 8, 1, 0)", 1, "b.register(23, struct.pack('QIHH24x', 0, 0, 1, 0), 1)", "buffers to choose from"),
                 (19, "ctypes.create_string_buffer(struct.pack('II', 2, 2))", 2, None, "operation 19")):
             with self.subTest(word):

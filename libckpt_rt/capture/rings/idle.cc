@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
+#include "libckpt_rt/capture/rings/registered_buffers.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/ring_info.h"
 #include "libckpt_rt/capture/rings/rings.h"
@@ -134,6 +135,7 @@ Drained drain(ThreadSlot* stopped, std::span<const Mapping> known, RunOn run_on)
   held_back_used = 0;
   if (!any_known() || stopped == nullptr) return Drained::kIdle;
   begin_files();
+  begin_buffers();
   if (is_changing()) return Drained::kBetween;
   const int64_t deadline = now_ns() + kLongestDrainNs;
   Drained result = Drained::kIdle;
@@ -225,7 +227,8 @@ std::string_view refusal(uint64_t inode, const ThreadSlot* stopped, std::span<ch
   if (ring->state.unknown_files != 0)
     return say(text, "{} of the files that are registered with it are not known, or not open elsewhere",
                ring->state.unknown_files);
-  if (ring->state.buffers != 0) return say(text, "buffers are registered with it");
+  if (ring->state.unknown_buffers != 0)
+    return say(text, "more than 512 buffers, or 16 MiB of them, are registered with rings");
   if (ring->state.personalities != 0) return say(text, "personalities are registered with it");
   if (ring->eventfd.load(kRelaxed) >= 0 && !ring->eventfd_is_there)
     return say(text, "the eventfd that it tells is not among the program's descriptors any more");

@@ -102,8 +102,6 @@ void remember(Ring& ring, Operation operation, const void* argument, uint32_t co
     case Operation::kProbe:
     case Operation::kPersonality:
     case Operation::kUnregisterPersonality:
-    case Operation::kBuffers2:
-    case Operation::kBuffersUpdate:
     case Operation::kSyncCancel:
     case Operation::kProvidedStatus:
     case Operation::kRingFds:
@@ -123,6 +121,15 @@ void remember(Ring& ring, Operation operation, const void* argument, uint32_t co
       const auto& a = *static_cast<const io_uring_rsrc_update2*>(argument);
       return remember_files(ring, operation, a.data, a.tags, a.offset, result);
     }
+    // Without tags all of it shows in fdinfo.
+    case Operation::kBuffers2:
+      if (argument == nullptr || static_cast<const io_uring_rsrc_register*>(argument)->tags != 0)
+        be_unknown(ring, operation);
+      return;
+    case Operation::kBuffersUpdate:
+      if (argument == nullptr || static_cast<const io_uring_rsrc_update2*>(argument)->tags != 0)
+        be_unknown(ring, operation);
+      return;
     case Operation::kUnregisterFiles:
       return forget_files(ring.inode.load(kRelaxed));
     case Operation::kEventFd:

@@ -23,7 +23,8 @@ struct RingState {
   uint32_t submission_head = 0, submission_tail = 0, completion_head = 0, completion_tail = 0;
   uint32_t files = 0,
            unknown_files = 0;  // places for registered files; those in which is none that was noted
-  uint32_t buffers = 0, personalities = 0;
+  uint32_t buffers = 0, unknown_buffers = 0;  // likewise
+  uint32_t personalities = 0;
   uint32_t polls = 0;
   uint32_t held_back = 0;  // completions for which there was no room
   bool held_back_with_flags = false;

@@ -11,6 +11,7 @@
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/rings/known_rings.h"
 #include "libckpt_rt/capture/rings/only_hole.h"
+#include "libckpt_rt/capture/rings/registered_buffers.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -216,6 +217,7 @@ long fill(Ring& ring, int fd, const io_uring_params& p) {
   copy_contents(ring, made);
   if (r = tell_eventfd(ring, fd); r != 0) return r;
   if (r = register_files(ring.inode.load(kRelaxed), fd, ring.state.files); r != 0) return r;
+  if (r = register_buffers(ring.inode.load(kRelaxed), fd, ring.state.buffers); r != 0) return r;
   // The last: a thread of the kernel's takes at once what the program has put there.
   store(queues.submission_tail(), ring.state.submission_tail);
   return 0;
@@ -297,10 +299,12 @@ void all_are_made() {
     if (saved) r.inode.store(ring->new_inode, kRelaxed);
     if (!saved) r.thread.store(0, kRelaxed);
   }
-  rename_rings_of_files([](uint64_t inode) {
+  constexpr auto kNewInode = [](uint64_t inode) -> uint64_t {
     const Ring* ring = find(inode);
     return ring != nullptr && ring->saved ? ring->new_inode : 0;
-  });
+  };
+  rename_rings_of_files(kNewInode);
+  rename_rings_of_buffers(kNewInode);
   for (Ring& ring : all()) {
     // One that was closed before the stop is forgotten: the numbers of inodes mean nothing here.
     const uint64_t inode = ring.saved ? ring.new_inode : 0;

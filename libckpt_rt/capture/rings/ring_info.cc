@@ -8,6 +8,7 @@
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/capture/rings/registered_buffers.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -24,10 +25,14 @@ class Parser {
     list_ = line.starts_with("PollList:")         ? List::kPolls
             : line.starts_with("CqOverflowList:") ? List::kHeldBack
             : line.starts_with("UserFiles:")      ? List::kFiles
+            : line.starts_with("UserBufs:")       ? List::kBuffers
             : line.starts_with("Personalities:")  ? List::kPersonalities
                                                   : List::kOther;
     uint64_t n = 0;
-    if (line.starts_with("ino:") && number_after(line, "ino:", 10, n)) state_.inode = n;
+    if (line.starts_with("ino:") && number_after(line, "ino:", 10, n)) {
+      state_.inode = n;
+      forget_buffers(n);
+    }
     auto number = [&](std::string_view key, uint32_t& to) {
       if (!line.starts_with(key) || !number_after(line, key, 10, n)) return false;
       to = static_cast<uint32_t>(n);
@@ -43,11 +48,12 @@ class Parser {
   }
 
  private:
-  enum class List { kOther, kFiles, kPolls, kHeldBack, kPersonalities };
+  enum class List { kOther, kFiles, kBuffers, kPolls, kHeldBack, kPersonalities };
 
   void take_entry(std::string_view line) {
     uint64_t user_data = 0, result = 0, flags = 0;
     if (list_ == List::kFiles) return take_file(line);
+    if (list_ == List::kBuffers) return take_buffer(line);
     if (list_ == List::kPolls) ++state_.polls;
     if (list_ == List::kPersonalities) ++state_.personalities;
     if (list_ != List::kHeldBack || !number_after(line, "user_data=", 10, user_data)) return;
@@ -65,6 +71,15 @@ class Parser {
     if (colon == line.npos || !number_after(line, "", 10, place)) return;
     if (!is_noted_file(state_.inode, static_cast<uint32_t>(place), line.substr(colon + 2)))
       ++state_.unknown_files;
+  }
+
+  // "    3: 0x7f12345678/4096"; "    3: <none>"
+  void take_buffer(std::string_view line) {
+    uint64_t place = 0, start = 0, bytes = 0;
+    if (!number_after(line, "", 10, place) || !number_after(line, ": 0x", 16, start)) return;
+    if (!number_after(line, "/", 10, bytes) ||
+        !note_buffer(state_.inode, static_cast<uint32_t>(place), start, bytes))
+      ++state_.unknown_buffers;
   }
 
   RingState& state_;

@@ -209,6 +209,9 @@ CKPT_INTERPOSE(void*, io_uring_setup_buf_ring, io_uring* ring, unsigned entries,
   }
 
 CKPT_REGISTERS(io_uring_unregister_eventfd, rings::Operation::kUnregisterEventFd)
+CKPT_REGISTERS(io_uring_register_buffers_tags, rings::Operation::kBuffers2)
+CKPT_REGISTERS(io_uring_register_buffers_update_tag, rings::Operation::kBuffersUpdate)
+CKPT_REGISTERS(io_uring_clone_buffers, 30)
 CKPT_REGISTERS(io_uring_unregister_files, rings::Operation::kUnregisterFiles)
 CKPT_REGISTERS(io_uring_enable_rings, rings::Operation::kEnable)
 CKPT_REGISTERS(io_uring_register_restrictions, 11)
