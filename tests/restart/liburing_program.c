@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { kBytes = 16 };
@@ -43,6 +45,30 @@ static unsigned long take_one(struct io_uring* ring) {
   return number;
 }
 
+static pthread_t waiter;
+
+static atomic_int waiter_id;
+
+static void* wait_for_one(void* ring) {
+  struct io_uring_cqe* completion;
+  waiter_id = (int)syscall(SYS_gettid);
+  const int r = io_uring_wait_cqe(ring, &completion);
+  if (r == 0) io_uring_cqe_seen(ring, completion);
+  return (void*)(long)r;
+}
+
+/* Another thread waits in the kernel, in an idle ring. */
+static void begin_wait(struct io_uring* ring) {
+  if (pthread_create(&waiter, NULL, wait_for_one, ring) != 0) fail("pthread_create", 0);
+  for (long call = 0; call != SYS_io_uring_enter;) {
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", waiter_id);
+    FILE* in = fopen(path, "r");
+    if (in == NULL || fscanf(in, "%ld", &call) != 1) call = 0;
+    if (in != NULL) fclose(in);
+  }
+}
+
 static void serve(struct io_uring* ring) {
   char line[64];
   while (fgets(line, sizeof(line), stdin) != NULL) {
@@ -52,6 +78,16 @@ static void serve(struct io_uring* ring) {
         if (take_one(ring) != i) fail("number", (int)i);
       }
       printf("read 500 times\n");
+    } else if (strcmp(line, "wait\n") == 0) {
+      begin_wait(ring);
+      printf("waits\n");
+    } else if (strcmp(line, "wake\n") == 0) {
+      struct io_uring_sqe* request = io_uring_get_sqe(ring);
+      io_uring_prep_nop(request);
+      io_uring_submit(ring);
+      void* result;
+      pthread_join(waiter, &result);
+      printf("woke: %ld\n", (long)result);
     } else if (strcmp(line, "leave\n") == 0) {
       for (unsigned long i = 0; i < 5; ++i) submit_read(ring, i);
       printf("left 5\n");
@@ -80,8 +116,8 @@ static void* run(void* how) {
     printf("no rings here: %d\n", r);
     exit(0);
   }
-  /* Of a kernel that cannot, the ring goes on without. */
-  io_uring_register_ring_fd(&ring);
+  /* A number of this thread's own, by which no other may wait. Of a kernel that cannot, the ring goes on without. */
+  if (strcmp(how, "plain") != 0) io_uring_register_ring_fd(&ring);
   printf("up\n");
   fflush(stdout);
   serve(&ring);

@@ -342,6 +342,11 @@ class Liburing(SteppedTest):
                     self.assertEqual(self.ask("leave"), "left 5")
                     self.assertEqual(self.come_back(), [])
                     self.assertEqual(self.ask("take"), "took 5: 0 1 2 3 4")
+                if kind == "plain":  # any thread may wait
+                    self.assertEqual(self.ask("wait"), "waits")
+                    self.assertEqual(self.come_back(), [])
+                    self.checkpoint()
+                    self.assertEqual(self.ask("wake"), "woke: 0")
                 self.end()
 
 

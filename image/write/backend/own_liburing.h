@@ -5,5 +5,6 @@
 #pragma once
 
 #define io_uring_queue_init_params ckpt_own_io_uring_queue_init_params
+#define __io_uring_get_cqe ckpt_own___io_uring_get_cqe
 
 #include <liburing.h>

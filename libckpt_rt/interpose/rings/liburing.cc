@@ -1,46 +1,18 @@
 // The functions of liburing that make rings and register things with them. liburing has its own system call instructions, which
 // nobody sees: each function is called, and what it has done is remembered.
-#include <errno.h>
 #include <liburing.h>
 
-#include <atomic>
 #include <cstring>
 
 #include "libckpt_rt/capture/rings/kernel_ring.h"
 #include "libckpt_rt/capture/rings/rings.h"
-#include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/rings/liburing_function.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 using namespace ckpt;
 
 namespace {
-
-// liburing's function of a name. One that was loaded since, by dlopen(3), is not among the libraries that come next: it is looked
-// for when its function is called, as the dynamic linker would have done.
-class LiburingFunction {
- public:
-  explicit constexpr LiburingFunction(const char* name) : name_(name) {}
-  template <typename Result, typename... Args>
-  Result call(Args... args) {
-    void* address = address_.load(std::memory_order_relaxed);
-    if (address == nullptr) address = find();
-    if (address == nullptr) return static_cast<Result>(-ENOSYS);
-    return reinterpret_cast<Result (*)(Args...)>(address)(args...);
-  }
-
- private:
-  void* find() {
-    void* found = dynamic_linker::find(RTLD_NEXT, name_);
-    if (void* library = found == nullptr ? dynamic_linker::loaded("liburing.so.2") : nullptr;
-        library != nullptr)
-      found = dynamic_linker::find(library, name_);
-    address_.store(found, std::memory_order_relaxed);
-    return found;
-  }
-  const char* const name_;
-  std::atomic<void*> address_{nullptr};
-};
 
 // A function of liburing whose first argument is the ring, and which registers something when its result is not an error.
 long register_by(LiburingFunction& real, rings::Operation operation, io_uring* ring, long b, long c, long d,
