@@ -7,10 +7,10 @@
 
 #include "image/format/object_number.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
-#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/memory/other_name.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/beginning.h"

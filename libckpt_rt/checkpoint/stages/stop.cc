@@ -176,9 +176,9 @@ Result<void> Stop::look(Watch& watch) {
     ~Sampling() { descriptors.await_samples(); }
   } sampling{capture.descriptors};
   // Before descriptors are looked at: a request that ends may count in an eventfd.
-  capture.between_requests =
-      aio_contexts::drain(stop_state.threads) == aio_contexts::Drained::kBetween ||
-      rings::drain(stop_state.threads, capture.map_before.mappings(), &run_on_stopped) == rings::Drained::kBetween;
+  capture.between_requests = aio_contexts::drain(stop_state.threads) == aio_contexts::Drained::kBetween ||
+                             rings::drain(stop_state.threads, capture.map_before.mappings(),
+                                          &run_on_stopped) == rings::Drained::kBetween;
   if (capture.between_requests) {
     return make_error(ExitCode::kUnavailable, 0,
                       "a thread was between a call of io_submit, io_setup, io_destroy, io_uring_setup or "
