@@ -53,8 +53,8 @@ struct RestartStatus {
 };
 
 // RestartStatus::detail of a failure in kThreadState: SEM_UNDO adjustments cannot be made again; a socket cannot be mapped; a
-// context of asynchronous I/O cannot be had.
-inline constexpr uint32_t kDetailSemaphores = 1, kDetailSockets = 2, kDetailAio = 3;
+// context of asynchronous I/O cannot be had; an io_uring cannot.
+inline constexpr uint32_t kDetailSemaphores = 1, kDetailSockets = 2, kDetailAio = 3, kDetailRings = 4;
 
 // What the library could not bring back as it was, without being fatal.
 enum LibraryNote : uint32_t {

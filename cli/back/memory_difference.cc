@@ -96,6 +96,7 @@ class MemoryComparison {
 
  private:
   using Op = MemoryDifference::Op;
+  static constexpr std::string_view kRing = "anon_inode:[io_uring]";
 
   Result<void> check_own() const {
     for (const auto& m : image_.meta().mappings) {
@@ -108,14 +109,23 @@ class MemoryComparison {
     return {};
   }
 
-  // The kernel has the ring's tail by a number of its own as well.
+  // The kernel has the ring's counters by numbers of its own as well.
   Result<void> check_asynchronous() const {
     for (const ImageMeta* meta : {&image_.meta(), &now_}) {
       for (const auto& m : meta->mappings) {
-        if (!std::string_view(m.path).starts_with("/[aio]")) continue;
+        const std::string_view path = m.path;
+        if (!path.starts_with("/[aio]") && path != kRing) continue;
         return failure(ExitCode::kUnsupported, where(m.record.start, m.record.end),
-                       "is a context of asynchronous I/O (io_setup), which cannot go back in place",
+                       path == kRing
+                           ? "is an io_uring, which cannot go back in place"
+                           : "is a context of asynchronous I/O (io_setup), which cannot go back in place",
                        "restart the image with ckpt-restart");
+      }
+      for (const auto& f : meta->open_files) {
+        if (f.path == kRing)
+          return failure(ExitCode::kUnsupported, "the program",
+                         "has an io_uring, which cannot go back in place",
+                         "restart the image with ckpt-restart");
       }
     }
     return {};

@@ -114,7 +114,6 @@ void look_at_libraries(std::vector<Finding>& findings) {
   } kKnown[] = {{"/libcuda.so", "graphics processors (CUDA)"},
                 {"/libamdhip64.so", "graphics processors (HIP)"},
                 {"/libOpenCL.so", "graphics processors (OpenCL)"},
-                {"/liburing.so", "io_uring"},
                 {"/libibverbs.so", "InfiniBand adapters"}};
   std::set<std::string> said;
   for (pid_t pid : all_below()) {

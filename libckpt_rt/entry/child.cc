@@ -10,6 +10,7 @@
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
@@ -95,6 +96,7 @@ CKPT_FORK_PATH void in_child_after_fork() {
   processor_time::forget();
   directory_notices::forget();
   aio_contexts::in_child();
+  rings::in_child();
   reset_gate_in_child();
   const bool told = own_page::is_wiped_on_fork();
   if (!told && !this_process.active) return;

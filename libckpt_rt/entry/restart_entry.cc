@@ -15,6 +15,7 @@
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
@@ -56,7 +57,7 @@ namespace {
 //   leader   one thread for each slot, with its tid  kThreads
 //   leader   timers (they may name threads)          kTimers
 //   leader   created = 1
-//   threads  own state, capabilities given up, ready += 1
+//   threads  own state, capabilities given up, their rings (rings += 1, those of all: rings_made = 1), ready += 1
 //   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
 //   leader   pending signals, the program's own functions    without a job kThreadState, then kGo
@@ -65,6 +66,8 @@ struct Restart {
   RestartArgs args;
   uint32_t threads;  // without the leader
   FutexWord created{0};
+  FutexWord rings{0};
+  FutexWord rings_made{0};
   FutexWord ready{0};
   FutexWord go{0};
   std::atomic<uint32_t> notes{0};  // LibraryNotes
@@ -125,10 +128,32 @@ void await(FutexWord& word, uint32_t value) {
   ckpt_signal_return(slot->frame);
 }
 
+// Some rings only one thread may use, and numbers of rings are a thread's own.
+void make_rings(int tid, bool is_leader) {
+  if (!rings::has_saved()) return is_leader ? rings::all_are_made() : void();
+  auto check = [&](long r) {
+    if (r != 0) fail(RestartStage::kThreadState, r, tid, kDetailRings);
+  };
+  check(rings::make_again(tid, is_leader));
+  if (is_leader) {
+    await(restart.rings, restart.threads);
+    check(rings::map_all());
+    rings::all_are_made();
+    restart.rings_made.store(1, std::memory_order_release);
+    futex_wake(restart.rings_made);
+  } else {
+    restart.rings.fetch_add(1, std::memory_order_release);
+    futex_wake(restart.rings);
+    await(restart.rings_made, 1);
+  }
+  check(rings::register_again(tid));
+}
+
 void thread_main(void* arg) {
   auto* slot = static_cast<ThreadSlot*>(arg);
   await(restart.created, 1);
   restore_own_state(*slot);
+  make_rings(slot->tid, false);
   restart.ready.fetch_add(1, std::memory_order_release);
   futex_wake(restart.ready);
   await(restart.go, 1);
@@ -197,6 +222,7 @@ void release_all() {
   if (const long r = socket_mappings::map_again(); r != 0)
     fail(RestartStage::kThreadState, r, 0, kDetailSockets);
   if (const long r = aio_contexts::make_again(); r != 0) fail(RestartStage::kThreadState, r, 0, kDetailAio);
+  make_rings(this_process.pid, true);
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
@@ -298,7 +324,8 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.args = *args;
   restart.threads = 0;
   restart.notes.store(0, std::memory_order_relaxed);
-  for (FutexWord* w : {&restart.created, &restart.ready, &restart.go}) w->store(0, std::memory_order_relaxed);
+  for (FutexWord* w : {&restart.created, &restart.rings, &restart.rings_made, &restart.ready, &restart.go})
+    w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
   reset_library();
   interposition_after_restart();

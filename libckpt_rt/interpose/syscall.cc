@@ -10,6 +10,7 @@
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/interpose/inotify.h"
@@ -114,7 +115,9 @@ constexpr auto kRouted = [] {
                  __NR_getrusage,
                  __NR_times,
                  __NR_fcntl,
-                 __NR_io_uring_enter}) {
+                 __NR_io_uring_setup,
+                 __NR_io_uring_enter,
+                 __NR_io_uring_register}) {
     table[static_cast<size_t>(nr)] = 1;
   }
   return table;
@@ -264,6 +267,10 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return aio_contexts::destroy(static_cast<uint64_t>(a));
     case __NR_io_submit:
       return aio_contexts::submit(static_cast<uint64_t>(a), b, pointer<void>(c));
+    case __NR_io_uring_setup:
+      return rings::setup(a, pointer<void>(b));
+    case __NR_io_uring_register:
+      return rings::registration(a, b, pointer<void>(c), d);
     case __NR_io_getevents:
       return calls::io_getevents(a, b, c, pointer<void>(d), pointer<timespec>(e));
     case __NR_io_pgetevents:

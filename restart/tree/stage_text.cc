@@ -146,6 +146,17 @@ Error stage_error(const RestartStatus& s, const std::function<std::string(uint32
                       "fs.aio-max-nr; on a machine with more processors the kernel makes larger ones",
                       name);
   }
+  if (stage == RestartStage::kThreadState && s.detail == kDetailRings) {
+    const char* hint =
+        s.error == EPERM ? "sysctl kernel.io_uring_disabled=0, or allow it in the container's seccomp profile"
+        : s.error == ENOMEM ? "raise the limit on locked memory (ulimit -l)"
+        : s.error == EADDRNOTAVAIL
+            ? "the kernel does not map it where it was; is the size of memory limited (ulimit -v)?"
+        : s.error == EXDEV ? "this kernel lays rings out in another way"
+                           : "does this kernel know all that the one of the checkpoint knew?";
+    return make_error(ExitCode::kUnavailable, s.error, "an io_uring cannot be made again ({}): {}", name,
+                      hint);
+  }
   return make_error(ExitCode::kInternal, s.error, "stage \"{}\" failed ({}), thread {}, detail {}",
                     stage_name(stage), name, s.tid, s.detail);
 }

@@ -5,7 +5,7 @@ import unittest
 
 from support import *
 
-IO_URING_CALL = "import ctypes, mmap, time; p = (ctypes.c_uint * 30)(); f = ctypes.CDLL(None).syscall(425, 4, p); m = mmap.mmap(f, 4096, offset=0x10000000); time.sleep(600)"
+IO_URING_CALL = "import ctypes, mmap, time; p = (ctypes.c_uint * 30)(); f = ctypes.CDLL('libc.so.6').syscall(425, 4, p); m = mmap.mmap(f, 4096, offset=0x10000000); time.sleep(600)"
 
 
 class CheckProgram(CkptTest):

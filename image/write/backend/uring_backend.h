@@ -10,10 +10,9 @@
 //            which the program could see among its own and which no signal can stop.
 #pragma once
 
-#include <liburing.h>
-
 #include "base/units.h"
 #include "image/write/backend/file_backend.h"
+#include "image/write/backend/own_liburing.h"
 #include "image/write/backend/ring_guard.h"
 
 namespace ckpt {

@@ -154,6 +154,7 @@ class DescriptorCapture {
 
   // As sampled in the stop; before recheck_stopped as prepare saw them.
   std::span<CapturedDescriptor> entries() { return entries_.span(); }
+  std::span<const CapturedDescriptor> entries() const { return entries_.span(); }
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
   // A number of the program's that leads to this TCP socket; -1: none.

@@ -43,12 +43,8 @@ Result<void> DescriptorCapture::write_notes() {
                     "descriptor {} ({}): the {} bytes that wait in it come from another process and are lost",
                     d.fd, std::string_view(d.path, d.path_len), d.now.queued));
     }
-    if (!d.shares && std::string_view(d.path, d.path_len) == "anon_inode:[io_uring]") {
-      CKPT_TRY(note(
-          2, "descriptor {} is an io_uring, which cannot be made again: run the program without io_uring",
-          d.fd));
-      continue;
-    }
+    // can_be_restarted() says whether it is made again.
+    if (std::string_view(d.path, d.path_len) == "anon_inode:[io_uring]") continue;
     if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
       CKPT_TRY(note_process_file(d));
     const auto process = static_cast<int64_t>(d.value);

@@ -22,8 +22,6 @@ LostMapping what_is_lost(const Mapping& m) {
     LostMapping lost;
   };
   static constexpr Known kKnown[] = {
-      {"anon_inode:[io_uring]",
-       {"an io_uring", "the kernel shows nobody what is in flight in it: run the program without io_uring"}},
       {"/[aio]",
        {"a context of asynchronous I/O (io_setup)",
         "it has requests that do not end, or was made past libc and libaio: run the program without "

@@ -10,6 +10,7 @@
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/memory/other_name.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/beginning.h"
@@ -121,8 +122,8 @@ void MemoryMap::classify(Mapping& m) {
     m.shared = false;
     return;
   }
-  if (path.starts_with(aio_contexts::kPath) && says_deleted && m.shared) {
-    // The ring of a context of asynchronous I/O: can_be_restarted() says whether it is made again. The kernel writes to it.
+  if (((path.starts_with(aio_contexts::kPath) && says_deleted) || path == rings::kPath) && m.shared) {
+    // The ring of a context of asynchronous I/O, or an io_uring: can_be_restarted() says whether it is made again. The kernel writes to it.
     m.kind = MappingKind::kAnonymous;
     m.handling = Handling::kEager;
     m.whole = true;

@@ -13,6 +13,7 @@
 #include "base/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/threads/own_threads.h"
@@ -34,7 +35,8 @@ struct ForkBackEnd::Report {
 Result<void> ForkBackEnd::capture_memory() {
   for (Mapping& m : attempt_.capture.map.mappings()) {
     if (m.handling == Handling::kSkip) continue;
-    const bool is_ring = std::string_view(m.path, m.path_len).starts_with(aio_contexts::kPath);
+    const std::string_view path(m.path, m.path_len);
+    const bool is_ring = path.starts_with(aio_contexts::kPath) || path == rings::kPath;
     const bool copied_by_fork = !m.shared && !is_ring && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
     m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
   }

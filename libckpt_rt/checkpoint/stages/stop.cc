@@ -7,6 +7,7 @@
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
@@ -154,6 +155,14 @@ Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_
   return {};
 }
 
+namespace {
+
+void run_on_stopped(ThreadSlot& thread, void (*work)(void*), void* argument) {
+  stop_state.world.run_on(thread, work, argument);
+}
+
+}  // namespace
+
 Result<void> Stop::look(Watch& watch) {
   ProcessCapture& capture = parts_.capture;
   StopClock& clock = parts_.clock;
@@ -167,10 +176,13 @@ Result<void> Stop::look(Watch& watch) {
     ~Sampling() { descriptors.await_samples(); }
   } sampling{capture.descriptors};
   // Before descriptors are looked at: a request that ends may count in an eventfd.
-  capture.between_requests = aio_contexts::drain(stop_state.threads) == aio_contexts::Drained::kBetween;
+  capture.between_requests = aio_contexts::drain(stop_state.threads) == aio_contexts::Drained::kBetween ||
+                             rings::drain(stop_state.threads, capture.map_before.mappings(),
+                                          &run_on_stopped) == rings::Drained::kBetween;
   if (capture.between_requests) {
     return make_error(ExitCode::kUnavailable, 0,
-                      "a thread was between a call of io_submit, io_setup or io_destroy and its result; the "
+                      "a thread was between a call of io_submit, io_setup, io_destroy, io_uring_setup or "
+                      "io_uring_register and its result; the "
                       "checkpoint is taken again");
   }
   CKPT_TRY(capture.descriptors.begin_sampling(tid, sharers));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/rings/registered_buffers.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -10,7 +11,7 @@ namespace ckpt {
 
 bool OpenPages::collect(const ThreadSlot* stopped, StillMemory& memory, bool with_rseq) {
   return add_stacks(stopped) && futex_words::collect(stopped, memory, pages_) &&
-         (!with_rseq || add_rseq(stopped));
+         rings::collect_buffers(pages_) && (!with_rseq || add_rseq(stopped));
 }
 
 void OpenPages::sort() {

@@ -1,5 +1,6 @@
 // Pages that are copied in the pause and not protected, because the kernel or a stopped thread writes to them
-// without a fault: stacks that threads stand on, futexes of the kernel (futex_words.h), rseq areas.
+// without a fault: stacks that threads stand on, futexes of the kernel (futex_words.h), rseq areas, buffers
+// that are registered with rings of io_uring.
 //
 // Owner:     one attempt of a back end that protects memory. Callers: the agent, in the stop.
 #pragma once
