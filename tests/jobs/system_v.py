@@ -385,6 +385,21 @@ class SystemV(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, f"(?s)exit code 76.*message queue {queue} .*EACCES"):
             tree.checkpoint(tree.child.pid)
 
+    def test_a_number_that_another_program_has(self):
+        """Without a key nothing tells its object from that of the job: it is not written to."""
+        tree = self.start(CHURN)
+        sems, = self.numbers(tree, "s")
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        use = COMMON + "sems = int(sys.argv[1]); op((0, 3, 0)); say('used'); sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", use, str(sems)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            self.assertEqual(other.stdout.readline(), b"used\n")
+            self.refused(tree, image, 69, f"used by process {other.pid}", f"ipcrm -s {sems}")
+            self.assertEqual(libc.semctl(sems, 0, GETVAL), 80)
+        tree.restart(image)
+        self.go(tree)
+        self.assertEqual(self.end(tree, f"up {sems}\n"), ["value 77"])
+
     def test_refusals(self):
         """Before anything is touched: no right to its number, its key or its number taken by another."""
         tree = self.start(BOTH, 0x52000000 + os.getpid(), uid=NOBODY if os.geteuid() == 0 else 0)
