@@ -104,6 +104,7 @@ def all_programs():
         _victim("guarded"),
         _victim("all-guarded", program="guarded", restartable=False),
         _victim("grows", "grows", small=200, long=2000, program="guarded"),
+        _victim("own-memory", program="own_memory"),
         _victim("disarmed", "disarmed", program="guarded_signals"),
         _victim("all-guarded-signals", small=50, program="guarded_signals", restartable=False),
         _victim("threads", small=60, long=400),

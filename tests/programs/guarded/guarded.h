@@ -36,7 +36,6 @@ class Field {
 };
 
 std::string reads(uint64_t iterations);
-std::string own_memory(uint64_t iterations);
 std::string facts(uint64_t iterations);
 std::string messages(uint64_t iterations);
 std::string waits(uint64_t iterations);

@@ -7,7 +7,6 @@ int main(int argc, char** argv) {
        "Lets the kernel write to memory that nobody has written to: one EFAULT, lost byte or wrong signal "
        "ends it.",
        {{"reads", "read, readv, pread, getrandom into buffers of every size", 40'000, reads},
-        {"own_memory", "writes to /proc/self/mem, which no protection holds up", 40'000, own_memory},
         {"facts", "calls that fill in structures", 12'000, facts},
         {"messages", "recvmsg and recvfrom with control data and addresses", 20'000, messages, false},
         {"waits", "poll, select, epoll_wait, nanosleep and their time left", 6'000, waits, false},
