@@ -70,6 +70,18 @@ class Run(OverHosts):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([h["host"] for h in json.loads(done.stdout)["hosts"]], ["h1", "h2"])
 
+    def test_a_directory_of_another_job(self):
+        """Its tables would be written over: the second job is refused, and the first one goes on to have its hosts' commands."""
+        job = self.run_job("sh", "-c", f"while ! [ -e {self.dir}/go ]; do sleep 0.05; done; {ON} h2 hostname")
+        wait_for("the tables", lambda: os.path.exists(self.images + "/h2/.hosts-table"))
+        done = subprocess.run([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, "--", "true"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertIn("is the directory of another job", done.stderr)
+        self.go()
+        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(self.said(), "h2\n")
+
     def test_a_directory_whose_name_is_no_text(self):
         done = subprocess.run([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", os.fsencode(self.dir) + b"/d\xe9",
                                "--", "true"], capture_output=True)

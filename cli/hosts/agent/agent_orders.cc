@@ -103,6 +103,7 @@ Result<void> Agent::begin_back(const Json& order) {
   if (there && order.contains("table")) {
     Json table = order["table"];
     table["own"] = task_.value("host", "");
+    table["job"] = job_;
     auto written = write_host_tables(directory_, std::move(table), images_);
     if (!written.ok()) back_.end();
     return written;
@@ -135,6 +136,7 @@ Result<void> Agent::reconnect(const Json& order) {
     return failure(ExitCode::kTimeout, "agent", "its processes do not stand any more", "try again");
   Json table = order["table"];
   table["own"] = task_.value("host", "");
+  table["job"] = job_;
   CKPT_TRY(write_host_tables(directory_, std::move(table), images_));
   deadline_ns_ = 0;
   const uint64_t cookie = std::strtoull(order.value("cookie", "").c_str(), nullptr, 16);
@@ -160,13 +162,16 @@ Result<void> Agent::start(const Json& j) {
   job_ = j.value("job", "");
   recovers_ = j["table"].contains("silence_ms");
   in_stop_ns_ = j["table"].value("stop_timeout_ns", in_stop_ns_) / 4 * 3;
-  directory_ = j.value("directory", "");
+  const std::string directory = j.value("directory", "");
   const std::string cwd = bytes_in(j.value("cwd", Json("/")));
   if (chdir(cwd.c_str()) != 0 && chdir("/") != 0)
     return failure(ExitCode::kSystem, cwd, "cannot be entered", "make it");
-  CKPT_TRY(make_host_directory(directory_));
+  CKPT_TRY(make_host_directory(directory));
+  CKPT_TRY(await_other_job(directory, job_));
+  directory_ = directory;  // from here on its tables are this job's
   Json table = j["table"];
   table["own"] = task_.value("host", "");
+  table["job"] = job_;
   auto images = images_of_host(directory_, j);
   if (!images.ok()) return images.error();
   images_ = images->name;
