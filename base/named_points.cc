@@ -52,8 +52,13 @@ void reached(const char* point) {
   if (self == *program_pid && times.fetch_add(1, std::memory_order_relaxed) + 1 < wanted_times) return;
   wanted.store(nullptr, std::memory_order_relaxed);
   const long signal = action == "stop" ? SIGSTOP : SIGKILL;
+  if (self == *program_pid) {
+    // To this very thread, so that it goes no further: one to the process is taken by any of its threads, some time later.
+    if (action != "leave") sys::call(__NR_tgkill, self, sys::gettid(), signal);
+    return;
+  }
   if (action != "leave") sys::call(__NR_kill, *program_pid, signal);
-  if (self != *program_pid) sys::call(__NR_kill, self, signal);
+  sys::call(__NR_kill, self, signal);
 }
 
 }  // namespace ckpt::points

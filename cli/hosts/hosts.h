@@ -62,6 +62,7 @@ ExitCode run_agent();
 std::string agent_socket_name(const std::string& job, const std::string& host);
 std::string head_socket_name(int pid);
 Result<ScopedFd> listen_to_users(const std::string& name);
+int who_listens_to_users(const std::string& name);  // the process; 0: none
 // The other end of an accepted connection is of our user, or root.
 bool is_own_user(int connection);
 // False: no process of this user listens there, or it does not answer. answer: a JSON object.

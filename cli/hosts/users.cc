@@ -53,6 +53,12 @@ int who_listens(const sockaddr_un& address, socklen_t length) {
 
 }  // namespace
 
+int who_listens_to_users(const std::string& name) {
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(name, &length);
+  return who_listens(address, length);
+}
+
 // A job that was killed may come back before the kernel has ended its older agent here, which has the same name. It is waited
 // for: what it had started may be there as long as it is.
 Result<ScopedFd> listen_to_users(const std::string& name) {

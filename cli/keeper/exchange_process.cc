@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/protocol/keeper_protocol.h"
@@ -42,8 +43,8 @@ Result<void> ExchangeProcess::begin(const Json& plan) {
   char self[PATH_MAX];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
   self[n > 0 ? n : 0] = '\0';
-  child_ = fork();
-  if (child_ == 0) {
+  const pid_t child = fork();
+  if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // By it a process is known as one of the job, which would have to be saved.
     unsetenv("CKPT_JOB");
@@ -52,7 +53,9 @@ Result<void> ExchangeProcess::begin(const Json& plan) {
     execv(self, argv);
     _exit(127);
   }
-  if (child_ < 0 || !write_line(socket_.get(), plan))
+  // Nobody reaps it before this returns.
+  child_.reset(child < 0 ? -1 : static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  if (!child_.valid() || !write_line(socket_.get(), plan))
     return failure(ExitCode::kSystem, command_, "cannot be started", "raise ulimit -u");
   return {};
 }
@@ -104,9 +107,9 @@ Json said_of(const Error& error) {
 
 // The agent reaps the process with its other children (Agent::look_for_end).
 void ExchangeProcess::end() {
-  if (socket_.valid() && child_ > 0 && kill(child_, 0) == 0) kill(child_, SIGKILL);
+  if (socket_.valid() && child_.valid()) syscall(SYS_pidfd_send_signal, child_.get(), SIGKILL, nullptr, 0);
   socket_.reset();
-  child_ = -1;
+  child_.reset();
 }
 
 }  // namespace ckpt::cli

@@ -45,7 +45,7 @@ class ExchangeProcess {
  private:
   const char* const command_;
   ScopedFd socket_;
-  pid_t child_ = -1;
+  ScopedFd child_;   // pidfd: the agent reaps the process, and its number may come to another one
   uint64_t id_ = 0;  // of the checkpoint: what is said of another one is old
 };
 

@@ -177,6 +177,7 @@ int serve(int fd, char** program) {
       _exit(127);
     }
   }
+  bool is_full = false;  // no descriptor, or no memory, for one more connection: it would be ready for ever
   for (;;) {
     for (int status = 0;;) {
       const pid_t ended = waitpid(-1, &status, WNOHANG);
@@ -184,21 +185,28 @@ int serve(int fd, char** program) {
       if (ended == pid) return status_of(status);
     }
     // Anybody may connect: others wait until some have proved who they are, or have not.
-    std::vector<pollfd> polls{{unknown.size() < kMostUnknown ? fd : -1, POLLIN, 0}};
+    is_full = is_full || unaccepted.is_full();
+    std::vector<pollfd> polls{{unknown.size() < kMostUnknown && !is_full ? fd : -1, POLLIN, 0}};
     unaccepted.add_polls(polls);
     const size_t first = polls.size();
     for (const ScopedFd& one : unknown) polls.push_back({one.get(), POLLIN, 0});
-    if (ppoll(polls.data(), polls.size(), nullptr, &before) <= 0) continue;
+    constexpr timespec kAgain{0, 100'000'000};
+    const int ready = ppoll(polls.data(), polls.size(), is_full ? &kAgain : nullptr, &before);
+    is_full = false;
+    if (ready <= 0) continue;
     for (size_t i = polls.size(); i-- > first;) {
       if (polls[i].revents != 0) unknown.erase(unknown.begin() + static_cast<std::ptrdiff_t>(i - first));
     }
     polls.resize(first);
     unaccepted.serve(polls);
     if (polls[0].revents == 0) continue;
-    ScopedFd peer(accept4(fd, nullptr, nullptr, SOCK_CLOEXEC));
-    int ends[2];
-    if (!peer.valid() || pipe2(ends, O_CLOEXEC) != 0) continue;
+    int ends[2] = {-1, -1};
+    is_full = pipe2(ends, O_CLOEXEC) != 0;
     ScopedFd ours(ends[0]), theirs(ends[1]);
+    if (is_full) continue;
+    ScopedFd peer(accept4(fd, nullptr, nullptr, SOCK_CLOEXEC));
+    is_full = !peer.valid() && has_no_room(errno);
+    if (!peer.valid()) continue;
     if (fork() == 0) {
       close(fd);
       ours.reset();

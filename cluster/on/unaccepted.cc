@@ -82,21 +82,10 @@ bool may_ask(int peer) {
 }
 
 bool receive(int asker, UnacceptedQuestion& question, ScopedFd (&sent)[2]) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int[2]))] = {};
-  iovec part{&question, sizeof(question)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const bool whole = recvmsg(asker, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) == sizeof(question);
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    int fds[2] = {-1, -1};
-    std::memcpy(fds, CMSG_DATA(c), std::min(sizeof(fds), c->cmsg_len - CMSG_LEN(0)));
-    for (int i = 0; i < 2; ++i) sent[i].reset(fds[i]);
-  }
-  return whole;
+  int fds[2];
+  const long n = receive_descriptors(asker, &question, sizeof(question), fds, MSG_DONTWAIT);
+  for (int i = 0; i < 2; ++i) sent[i].reset(fds[i]);
+  return n == sizeof(question);
 }
 
 void on_alarm(int) {}
@@ -124,6 +113,10 @@ class Alarm {
 
 }  // namespace
 
+bool has_no_room(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 bool Unaccepted::listen(const std::string& hosts) {
   listener_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address;
@@ -140,7 +133,7 @@ void Unaccepted::forget() {
 }
 
 void Unaccepted::add_polls(std::vector<pollfd>& polls) const {
-  polls.push_back({listener_.get(), POLLIN, 0});
+  polls.push_back({is_full_ ? -1 : listener_.get(), POLLIN, 0});
   for (const ScopedFd& asker : askers_) polls.push_back({asker.get(), POLLIN, 0});
   for (const Held& h : held_) polls.push_back({h.placeholder.get(), POLLRDHUP, 0});
 }
@@ -157,9 +150,11 @@ void Unaccepted::serve(const std::vector<pollfd>& polls) {
   // connection and put it in the placeholder's place.
   std::erase_if(held_, [&](const Held& h) { return is_ready(h.placeholder.get()); });
   for (int asker : ready) answer(asker);
+  is_full_ = false;
   if (is_ready(listener_.get())) {
     ScopedFd peer(
         static_cast<int>(sys::call(__NR_accept4, listener_.get(), 0L, 0L, static_cast<long>(SOCK_CLOEXEC))));
+    is_full_ = !peer.valid() && has_no_room(-peer.get());
     if (peer.valid() && may_ask(peer.get())) askers_.push_back(std::move(peer));
   }
 }

@@ -18,6 +18,9 @@
 
 namespace ckpt::cluster {
 
+// accept(2) has failed for want of descriptors or memory: the connection stays, and the socket ready.
+bool has_no_room(int error);
+
 class Unaccepted {
  public:
   // hosts: the value of CKPT_HOSTS. False: the name is taken.
@@ -25,6 +28,8 @@ class Unaccepted {
   void add_polls(std::vector<pollfd>& polls) const;
   // What poll said about those; `polls` may have more.
   void serve(const std::vector<pollfd>& polls);
+  // serve() had no descriptor for a connection: the next add_polls() leaves that out, and is to be tried again soon.
+  bool is_full() const { return is_full_; }
   // In a child: the connections are its parent's.
   void forget();
 
@@ -45,6 +50,7 @@ class Unaccepted {
   Held* find(uint16_t port);
 
   ScopedFd listener_;
+  bool is_full_ = false;
   std::vector<ScopedFd> askers_;
   std::vector<Held> held_;
 };

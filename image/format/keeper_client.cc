@@ -8,6 +8,7 @@
 #include <sys/un.h>
 
 #include "base/descriptor_message.h"
+#include "base/local_peer.h"
 #include "base/sys.h"
 #include "base/preload_rules.h"
 
@@ -80,17 +81,13 @@ Result<ScopedFd> connect_to(std::string_view path) {
   if (!socket.valid())
     return make_error(ExitCode::kSystem, socket.get(),
                       "no socket to ask the keeper: no descriptor or memory is left");
-  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO})
-    sys::call(__NR_setsockopt, socket.get(), long{SOL_SOCKET}, long{option}, &kPatience, sizeof(kPatience));
-  while ((r = sys::call(__NR_connect, socket.get(), &address, sizeof(address))) == -EINTR) {
-  }
+  r = connect_with_patience(socket.get(), address, sizeof(address), kPatience);
   if (r == -EAGAIN) return silent(path);
   if (r == -EACCES) return not_ours(path, st.st_uid);
   if (sys::failed(r)) return is_gone(path);
-  ucred peer{};
-  uint32_t length = sizeof(peer);
-  r = sys::call(__NR_getsockopt, socket.get(), long{SOL_SOCKET}, long{SO_PEERCRED}, &peer, &length);
-  if (sys::failed(r) || !may_be_asked(peer.uid)) return not_ours(path, peer.uid);
+  uint32_t user = 0;
+  r = user_of_peer(socket.get(), user);
+  if (sys::failed(r) || !may_be_asked(user)) return not_ours(path, user);
   return socket;
 }
 

@@ -197,8 +197,13 @@ Result<void> Coordinator::standing() {
   return tell_all(Step::kSample);
 }
 
-Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Standing& facts) {
+Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Standing& facts,
+                                  std::span<const int32_t> unreported) {
   own_facts_ = facts;
+  for (int32_t pid : unreported) {
+    if (!own_unreported_.push_back(pid))
+      return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+  }
   own_files_ = files;
   CKPT_TRY(await(Step::kSampled, now_ns() + 2 * user_settings().stop_timeout_ns));
   if (!member_files_.push_back({this_process.pid, facts.tid, files}))

@@ -19,6 +19,7 @@
 #include "job/capture/take.h"
 #include "job/format/job_name.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 
 namespace ckpt::job {
@@ -44,7 +45,8 @@ class Coordinator final : public Session {
   Result<void> prepared() override;
   Result<void> standing() override;
   Result<void> drained(std::span<const Bookmark> connections) override;
-  Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override;
+  Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts,
+                       std::span<const int32_t> unreported) override;
   Result<void> written(const Written& facts) override;
   Result<void> still_on() override;
   void in_writing_child() override;
@@ -79,6 +81,7 @@ class Coordinator final : public Session {
     int64_t asked_ns;  // last time
     int64_t since_ns;  // when it was found
     Standing facts;
+    std::span<const int32_t> unreported;
     std::span<const OpenFileKey> files;
     std::span<const Bookmark> bookmarks;
     bool can_share;
@@ -148,9 +151,11 @@ class Coordinator final : public Session {
   Step told_ = Step::kNone;
   bool began_ = false, done_ = false;
   bool foreign_ = false;  // some member is of another user
-  int newest_pid_ = 0;    // when all were listed
+  const bool filtered_ = is_filtered();
+  int newest_pid_ = 0;  // when all were listed
   int64_t realtime_ns_ = 0, monotonic_ns_ = 0, boottime_ns_ = 0;
   Standing own_facts_{};
+  ArenaVector<int32_t> own_unreported_{arena_};
   Written own_written_{};
   std::span<const OpenFileKey> own_files_;
   Listed self_{};

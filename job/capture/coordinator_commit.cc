@@ -47,12 +47,11 @@ Result<void> Coordinator::commit() {
   int64_t began = own_facts_.began_ns, resumed = own_written_.resumed_ns;
   ArenaVector<ManifestMember> list(arena_);
   const auto is_unreported = [&](const Listed& child) {
-    const auto names = [&child](const Standing& parent) {
-      const int32_t* end = parent.unreported + parent.unreported_count;
-      return std::find(parent.unreported, end, child.look.pid) != end;
+    const auto names = [&child](std::span<const int32_t> of_parent) {
+      return std::find(of_parent.begin(), of_parent.end(), child.look.pid) != of_parent.end();
     };
-    return names(own_facts_) ||
-           std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return names(m.facts); });
+    return names(own_unreported_.span()) || std::any_of(members_.begin(), members_.end(),
+                                                        [&](const Member& m) { return names(m.unreported); });
   };
   auto add_image = [&](const Listed& listed, const Standing& facts, int32_t stopped_by,
                        const Written& written) -> Result<void> {

@@ -112,6 +112,9 @@ Result<void> Coordinator::refuse_deaf(const Member& m) {
 Result<void> Coordinator::ask(Member& m) {
   if (m.state != Member::State::kStarting && m.state != Member::State::kAsked) return {};
   const int pid = m.listed.look.pid;
+  // Opened ahead of the look, so that what is looked at is what gets the signal: the number may come to another process,
+  // which the signal would kill. A filter of system calls may forbid these calls.
+  const ScopedFd pidfd(filtered_ ? -ENOSYS : static_cast<int>(sys::call(__NR_pidfd_open, pid, 0L)));
   ProcessLook look;
   if (!look_at(pid, look) || look.started != m.listed.look.started) {
     m.state = Member::State::kEnded;
@@ -182,13 +185,15 @@ Result<void> Coordinator::ask(Member& m) {
   }
   m.signal = signal;
   if (look.state == 'T') CKPT_TRY(seize(m));
+  points::at("leader.asks");
   siginfo_t info{};
   info.si_signo = signal;
   info.si_code = SI_QUEUE;
   info.si_pid = this_process.pid;
   info.si_uid = static_cast<uint32_t>(sys::call(__NR_getuid));
   info.si_value.sival_ptr = reinterpret_cast<void*>(cookie_);
-  const long r = sys::call(__NR_rt_sigqueueinfo, pid, signal, &info);
+  const long r = pidfd.valid() ? sys::call(__NR_pidfd_send_signal, pidfd.get(), signal, &info, 0L)
+                               : sys::call(__NR_rt_sigqueueinfo, pid, signal, &info);
   m.asked_ns = now_ns();
   if (r == -ESRCH) return {};
   if (r == -EPERM)
@@ -313,6 +318,9 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
     std::memcpy(&m.facts, message.payload.data(), sizeof(m.facts));
     const auto rest = message.payload.subspan(sizeof(Standing));
     m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
+  } else if (message.step == Step::kUnreported) {
+    m.unreported = {reinterpret_cast<const int32_t*>(message.payload.data()),
+                    message.payload.size() / sizeof(int32_t)};
   } else if (message.step == Step::kHeld) {
     Held held{};
     if (message.payload.size() < sizeof(held)) return lost(m);

@@ -117,7 +117,11 @@ class MemberSession final : public Session {
     return expect(Step::kPeek, deadline());
   }
 
-  Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override {
+  Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts,
+                       std::span<const int32_t> unreported) override {
+    if (!unreported.empty() &&
+        !send_message(socket_, Step::kUnreported, unreported.data(), unreported.size_bytes()))
+      return lost_coordinator();
     if (!send_message(socket_, Step::kSampled, &facts, sizeof(facts), files.data(), files.size_bytes()))
       return lost_coordinator();
     points::at("member.sampled");

@@ -7,6 +7,7 @@
 #include <sys/time.h>
 
 #include "base/descriptor_message.h"
+#include "base/local_peer.h"
 #include "base/protocol/reconnect_protocol.h"
 #include "base/raii_fd.h"
 #include "job/identity/own_job.h"
@@ -30,21 +31,12 @@ struct Work {
 long call_maker(int fd, uint64_t cookie) {
   sockaddr_un address;
   const socklen_t length = reconnect_address(cookie, address);
-  for (const int side : {SO_RCVTIMEO, SO_SNDTIMEO})
-    sys::call(__NR_setsockopt, fd, SOL_SOCKET, side, &kPatience, sizeof(kPatience));
-  long r;
-  while ((r = sys::call(__NR_connect, fd, &address, length)) == -EINTR) {
-  }
+  long r = connect_with_patience(fd, address, length, kPatience);
   if (r != 0) return r;
-  // Another user may have taken the name.
-  struct {
-    int32_t pid;
-    uint32_t uid, gid;
-  } peer{};
-  socklen_t size = sizeof(peer);
-  r = sys::call(__NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  uint32_t user = 0;
+  r = user_of_peer(fd, user);
   if (r != 0) return r;
-  return peer.uid != 0 && peer.uid != static_cast<uint32_t>(sys::call(__NR_geteuid)) ? -EPERM : 0;
+  return user != 0 && user != static_cast<uint32_t>(sys::call(__NR_geteuid)) ? -EPERM : 0;
 }
 
 // socket: what came with the order, or none.

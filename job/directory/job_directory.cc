@@ -38,11 +38,22 @@ struct Checkpoint {
   char name[96];
 };
 
+// Locked alone while the checkpoint is removed (job_hold.h).
+ScopedFd open_manifest(int directory) {
+  const long fd =
+      sys::call(__NR_openat, directory, kManifestName, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+  return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));
+}
+
+// On a file system without locks nobody holds anything.
+bool is_locked_by_others(int file, int how) {
+  return sys::call(__NR_flock, file, static_cast<long>(how | LOCK_NB)) == -EWOULDBLOCK;
+}
+
 // Does the head of its manifest name this job?
 bool is_of_job(int directory, const char* job_digits) {
-  const long fd = sys::call(__NR_openat, directory, kManifestName, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
-  if (sys::failed(fd)) return false;
-  const ScopedFd file(static_cast<int>(fd));
+  const ScopedFd file = open_manifest(directory);
+  if (!file.valid()) return false;
   char head[256];
   const long n = sys::call(__NR_read, file.get(), head, sizeof(head));
   return n > 0 && std::string_view(head, static_cast<size_t>(n)).find(std::string_view(job_digits, 32)) !=
@@ -70,17 +81,14 @@ bool is_held(int directory) {
   scan_directory(directory, [&](std::string_view name) {
     if (held || !name.ends_with(".ckpt")) return;
     const ScopedFd file = open_image(directory, name.data());
-    held = file.valid() &&
-           sys::call(__NR_flock, file.get(), static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK;
+    held = file.valid() && is_locked_by_others(file.get(), LOCK_EX);
   });
   return held;
 }
 
 }  // namespace
 
-bool try_lock(int directory) {
-  return sys::call(__NR_flock, directory, static_cast<long>(LOCK_EX | LOCK_NB)) != -EWOULDBLOCK;
-}
+bool try_lock(int directory) { return !is_locked_by_others(directory, LOCK_EX); }
 
 Result<uint64_t> next_job_sequence(int directory) {
   uint64_t highest = 0;
@@ -220,24 +228,25 @@ Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t kee
   }
   std::sort(list.begin(), list.end(),
             [](const Checkpoint& a, const Checkpoint& b) { return a.sequence < b.sequence; });
-  // From the newest down: a checkpoint that stays keeps its parents, which are older.
+  // From the newest down: a checkpoint that stays keeps its parents, which are older, and increments go before what
+  // they are increments to.
   bool sure = true;  // which parents what stays has
   for (size_t i = list.size(); i-- > 0;) {
-    Checkpoint& one = list[i];
+    const Checkpoint& one = list[i];
     const ScopedFd inside = open_directory(directory, one.name);
     if (!inside.valid()) continue;
-    one.stays = one.stays || !sure || keep == 0 || list.size() - i <= keep || is_held(inside.get());
-    if (!one.stays) continue;
+    const ScopedFd manifest = open_manifest(inside.get());
+    const bool stays = one.stays || !sure || keep == 0 || list.size() - i <= keep || is_held(inside.get()) ||
+                       (manifest.valid() && is_locked_by_others(manifest.get(), LOCK_EX));
+    if (!stays) {
+      remove_job_directory(directory, one.name);
+      ++pruned.removed;
+      continue;
+    }
     ++pruned.kept;
     sure &= each_parent(inside.get(), key, [&](uint64_t sequence) {
       for (Checkpoint& other : list) other.stays = other.stays || other.sequence == sequence;
     });
-  }
-  // Increments go before what they are increments to.
-  for (size_t i = list.size(); i-- > 0;) {
-    if (list[i].stays) continue;
-    remove_job_directory(directory, list[i].name);
-    ++pruned.removed;
   }
   return pruned;
 }

@@ -18,6 +18,8 @@
 //                                      member, or 0
 //                    <--   kDrained    (with kJoinHosts: Bookmark for each connection to another host)
 //   kPeek            -->               (with kJoinHosts: on all hosts all bytes have arrived)
+//                    <--   kUnreported  (if there are any: int32_t, the pid, for each child that is stopped, which it was
+//                                      not told yet by wait(2))
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
 //   kGo              -->               all members are sampled; their threads go on
 //                    <--   kWritten    Written: its image is durable in the temporary directory, or all of it is in the stream
@@ -45,6 +47,7 @@ enum class Step : uint32_t {
   kSample,
   kDrained,
   kPeek,
+  kUnreported,
   kSampled,
   kGo,
   kWritten,
@@ -118,10 +121,7 @@ struct Standing {
   int32_t tid;       // one of its threads that has not exited
   uint32_t subreaper;
   int32_t pdeath_signal;  // of one of its threads that has one, else 0
-  // Children that are stopped, which it was not told yet by wait(2).
-  static constexpr uint32_t kMostUnreported = 32;
-  uint32_t unreported_count;
-  int32_t unreported[kMostUnreported];
+  uint32_t reserved;
 };
 
 // One open file description of a member: what is compared before the kernel is asked.

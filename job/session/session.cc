@@ -35,15 +35,16 @@ bool has_stopped_child(int which, int pid) {
 }
 
 // What the program would be told by wait(2) is looked at, not taken.
-void list_unreported(Standing& facts) {
-  if (!has_stopped_child(P_ALL, 0)) return;
-  Arena arena;
-  if (!reserve_own(arena, 1 << 20)) return;
+Result<void> list_unreported(Arena& arena, ArenaVector<int32_t>& pids) {
+  if (!has_stopped_child(P_ALL, 0)) return {};
+  constexpr size_t kRoom =
+      16 << 20;  // for some 100,000 children; of address space, of which little is touched
+  bool all = reserve_own(arena, kRoom);
   for (const LostChild& child : list_children(arena)) {
-    if (facts.unreported_count == Standing::kMostUnreported) return;
-    if (has_stopped_child(P_PID, child.record.pid))
-      facts.unreported[facts.unreported_count++] = child.record.pid;
+    if (has_stopped_child(P_PID, child.record.pid)) all = all && pids.push_back(child.record.pid);
   }
+  if (all) return {};
+  return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of stopped children");
 }
 
 }  // namespace
@@ -164,10 +165,12 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   int subreaper = 0;
   if (sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &subreaper, 0L, 0L, 0L) == 0)
     facts.subreaper = subreaper != 0;
-  list_unreported(facts);
+  Arena arena;
+  ArenaVector<int32_t> unreported(arena);
+  CKPT_TRY(list_unreported(arena, unreported));
   auto files = descriptors.list_open_files();
   if (!files.ok()) return files.error();
-  return current->sampled(*files, facts);
+  return current->sampled(*files, facts, unreported.span());
 }
 
 bool is_streamed() { return current != nullptr ? current->place.streamed : user_settings().to[0] != '\0'; }

@@ -16,6 +16,7 @@
 #include "base/machine/cpu_features.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/capture/long_path.h"
 #include "libckpt_rt/capture/membarrier.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -227,6 +228,11 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   if (n > 0) facts.auxv = std::as_bytes(std::span(auxv, static_cast<size_t>(n)));
 
   facts.cwd = read_link(arena, of_thread("cwd"));
+  if (facts.cwd.empty()) {
+    auto found = long_path_of(arena, of_thread("cwd"));
+    if (!found.ok()) return found.error();
+    facts.cwd = *found;
+  }
   facts.root = read_link(arena, of_thread("root"));
   facts.exe = read_link(arena, of_thread("exe"));
   auto* comm = static_cast<char*>(arena.allocate(32));

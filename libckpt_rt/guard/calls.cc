@@ -14,7 +14,7 @@ namespace ckpt::guard {
 Verdict each_output(long nr, const long* args, const Visitor& visitor) {
   Outputs out(visitor);
   const uint8_t at = nr >= 0 && nr < static_cast<long>(kMostNumbers) ? kIndex.at[nr] : kUnknown;
-  if (at == kNothing) return Verdict::kPass;
+  if (at == kNothing) return writes_to_proc(nr, args) ? Verdict::kWait : Verdict::kPass;
   if (at == kUnknown) {
     const Verdict verdict = special_outputs(nr, args, out);
     return out.ok() ? verdict : Verdict::kWait;

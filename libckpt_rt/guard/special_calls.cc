@@ -5,6 +5,9 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
 
 #include "base/sys.h"
 #include "libckpt_rt/capture/futex_words.h"
@@ -161,6 +164,27 @@ Verdict descriptor_call(long nr, const long* args) {
 }
 
 }  // namespace
+
+bool writes_to_proc(long nr, const long* args) {
+  switch (nr) {
+    case __NR_write:
+    case __NR_writev:
+    case __NR_pwrite64:
+    case __NR_pwritev:
+    case __NR_pwritev2:
+      break;
+    default:
+      return false;
+  }
+  // Most files are told apart by fstat(2), which every filter of system calls lets through.
+  struct stat st;
+  const int fd = static_cast<int>(args[0]);
+  if (sys::call(__NR_fstat, fd, &st) != 0) return false;
+  if (!S_ISREG(st.st_mode) || st.st_size != 0 || major(st.st_dev) != 0) return false;
+  constexpr long kProc = 0x9fa0;  // PROC_SUPER_MAGIC
+  struct statfs fs;
+  return sys::call(__NR_fstatfs, fd, &fs) == 0 && fs.f_type == kProc;
+}
 
 Verdict special_outputs(long nr, const long* args, Outputs& out) {
   switch (nr) {

@@ -37,8 +37,9 @@ inline long clock_nanosleep(clockid_t clock, int flags, const timespec* request,
   if ((flags & TIMER_ABSTIME) != 0) {
     // The kernel has not counted what was used before a restart.
     timespec counted_anew;
-    if (processor_time::is_processor_clock(clock) && processor_time::earlier(clock) != 0) {
-      counted_anew = processor_time::as_counted_anew(clock, *request);
+    if (processor_time::is_processor_clock(clock) && processor_time::earlier(clock) != 0 &&
+        program_memory::read(counted_anew, request)) {
+      counted_anew = processor_time::as_counted_anew(clock, counted_anew);
       c.args[2] = word(&counted_anew);
     }
     c.with_absolute_timeout(2, clock);
@@ -47,7 +48,7 @@ inline long clock_nanosleep(clockid_t clock, int flags, const timespec* request,
   c.args[3] = word(&c.remaining);
   c.with_timeout_pointer(2, clock == CLOCK_REALTIME ? CLOCK_MONOTONIC : clock);
   long r = c.run();
-  if (r == -EINTR && remaining != nullptr) *remaining = c.remaining;
+  if (r == -EINTR && remaining != nullptr && !program_memory::write(remaining, c.remaining)) return -EFAULT;
   return r;
 }
 
@@ -65,6 +66,16 @@ inline long ppoll(pollfd* fds, unsigned long n, timespec* timeout, const void* m
   long r = c.run();
   if (timeout != nullptr) *timeout = c.timeout;
   return r;
+}
+
+// The timeout of select(2), which may have a million microseconds and more. False: none that the kernel takes.
+inline bool to_timespec(const timeval& from, timespec& to) {
+  constexpr long kMicroseconds = 1'000'000;
+  if (from.tv_sec < 0 || from.tv_usec < 0) return false;
+  to.tv_nsec = from.tv_usec % kMicroseconds * 1000;
+  if (__builtin_add_overflow(from.tv_sec, from.tv_usec / kMicroseconds, &to.tv_sec))
+    to = {INT64_MAX, 999'999'999};
+  return true;
 }
 
 // The kernel writes what remains into *timeout.
@@ -107,8 +118,10 @@ inline long sigsuspend(const void* mask) {
 
 // Waits for the signals in `set`, without the checkpoint signal.
 inline long sigtimedwait(const void* set, void* info, const timespec* timeout) {
-  yield_if_named(*static_cast<const uint64_t*>(set));
-  uint64_t waited_for = *static_cast<const uint64_t*>(set) & ~checkpoint_bit();
+  uint64_t waited_for;
+  if (!program_memory::read(waited_for, set)) return -EFAULT;
+  yield_if_named(waited_for);
+  waited_for &= ~checkpoint_bit();
   InterruptibleCall c(__NR_rt_sigtimedwait, word(&waited_for), word(info), word(timeout), 8);
   c.with_timeout_pointer(2);
   return c.run();
@@ -138,7 +151,10 @@ inline long io_pgetevents(long context, long least, long n, void* events, const 
                           const KernelMaskArgument* mask) {
   InterruptibleCall c(__NR_io_pgetevents, context, least, n, word(events), word(timeout));
   c.with_timeout_pointer(4);
-  c.with_packed_mask(5, mask != nullptr && mask->size == 8 ? mask->mask : nullptr);
+  c.args[5] = word(mask);
+  KernelMaskArgument named;
+  if (mask != nullptr && program_memory::read(named, mask) && named.size == 8)
+    c.with_packed_mask(5, named.mask);
   return c.run();
 }
 
@@ -256,19 +272,21 @@ inline long message(long nr, Timeout direction, int fd, const msghdr* m, int fla
 }
 
 inline long sendmsg(int fd, const msghdr* m, int flags) {
-  if (addresses::count.load(std::memory_order_relaxed) != 0 && m != nullptr && m->msg_name != nullptr) {
+  msghdr other;
+  if (addresses::count.load(std::memory_order_relaxed) != 0 && program_memory::read(other, m) &&
+      other.msg_name != nullptr) {
     sockaddr_storage copy;
     addresses::before_address(fd);
-    msghdr other = *m;
-    other.msg_name = const_cast<void*>(addresses::to_machine(m->msg_name, m->msg_namelen, copy));
+    other.msg_name = const_cast<void*>(addresses::to_machine(other.msg_name, other.msg_namelen, copy));
     return message(__NR_sendmsg, Timeout::kSocketSend, fd, &other, flags);
   }
   return message(__NR_sendmsg, Timeout::kSocketSend, fd, m, flags);
 }
 
 inline long recvmsg(int fd, msghdr* m, int flags) {
-  const socklen_t room =
-      addresses::over_hosts && m != nullptr ? addresses::room(m->msg_name, &m->msg_namelen) : 0;
+  const socklen_t room = addresses::over_hosts && program_memory::may_read(m, sizeof(*m))
+                             ? addresses::room(m->msg_name, &m->msg_namelen)
+                             : 0;
   const long r = message(__NR_recvmsg, Timeout::kSocketReceive, fd, m, flags);
   if (r >= 0 && room != 0) addresses::to_job(m->msg_name, std::min(room, m->msg_namelen));
   return r;

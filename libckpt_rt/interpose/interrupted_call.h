@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/program_memory.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/interpose/waits/clock.h"
 
@@ -147,17 +148,18 @@ struct InterruptibleCall {
     timeout_kind = direction;
     begin = begin_mark();
   }
-  // Removes the checkpoint signal from it.
+  // Removes the checkpoint signal from it. One that cannot be read is for the kernel to refuse.
   void with_mask(int arg, const void* kernel_mask) {
-    if (kernel_mask == nullptr) return;
+    args[arg] = reinterpret_cast<long>(kernel_mask);
+    if (kernel_mask == nullptr || !program_memory::read(mask, kernel_mask)) return;
     has_mask = true;
-    mask = *static_cast<const uint64_t*>(kernel_mask) & ~checkpoint_bit();
+    mask &= ~checkpoint_bit();
     args[arg] = reinterpret_cast<long>(&mask);
   }
   void with_packed_mask(int arg, const void* kernel_mask) {
     if (kernel_mask == nullptr) return;
     with_mask(arg, kernel_mask);
-    mask_argument = {&mask, 8};
+    mask_argument = {reinterpret_cast<const uint64_t*>(args[arg]), 8};
     args[arg] = reinterpret_cast<long>(&mask_argument);
   }
 

@@ -123,13 +123,39 @@ constexpr auto kRouted = [] {
   return table;
 }();
 
-// select(2) itself, with a timeval.
+// ppoll(2), pselect6(2) and select(2) themselves. The kernel writes what remains into the timeout; that it cannot, as in
+// read-only memory, is no error.
+template <typename Call>
+long with_remaining(timespec* timeout, Call call) {
+  if (timeout == nullptr) return call(nullptr);
+  timespec limit;
+  if (!program_memory::read(limit, timeout)) return -EFAULT;
+  const timespec before = limit;
+  const long r = call(&limit);
+  if (limit.tv_sec != before.tv_sec || limit.tv_nsec != before.tv_nsec)
+    (void)program_memory::write(timeout, limit);
+  return r;
+}
+
+long ppoll_call(pollfd* fds, unsigned n, timespec* timeout, const void* mask) {
+  return with_remaining(timeout, [=](timespec* limit) { return calls::ppoll(fds, n, limit, mask); });
+}
+
+long pselect6_call(int n, void* in, void* out, void* except, timespec* timeout, const void* mask) {
+  return with_remaining(timeout,
+                        [=](timespec* limit) { return calls::pselect6(n, in, out, except, limit, mask); });
+}
+
 long select_call(int n, void* in, void* out, void* except, timeval* timeout) {
   if (timeout == nullptr) return calls::pselect6(n, in, out, except, nullptr, nullptr);
-  if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return -EINVAL;
-  timespec limit{timeout->tv_sec + timeout->tv_usec / 1'000'000, timeout->tv_usec % 1'000'000 * 1000};
-  long r = calls::pselect6(n, in, out, except, &limit, nullptr);
-  *timeout = {limit.tv_sec, limit.tv_nsec / 1000};
+  timeval before;
+  if (!program_memory::read(before, timeout)) return -EFAULT;
+  timespec limit;
+  if (!calls::to_timespec(before, limit)) return -EINVAL;
+  const long r = calls::pselect6(n, in, out, except, &limit, nullptr);
+  const timeval left{limit.tv_sec, limit.tv_nsec / 1000};
+  if (left.tv_sec != before.tv_sec || left.tv_usec != before.tv_usec)
+    (void)program_memory::write(timeout, left);
   return r;
 }
 
@@ -137,14 +163,23 @@ long clock_nanosleep_call(clockid_t clock, int flags, const timespec* request, t
   return calls::clock_nanosleep(clock, flags, request, remaining);
 }
 
+// As the kernel: what is to be told is written last, after the change.
 long signal_mask_call(int how, const uint64_t* set, uint64_t* old, size_t size) {
   if (size != 8) return sys::call(__NR_rt_sigprocmask, long{how}, set, old, size);
-  return sigprocmask_for_program(how, set, old);
+  uint64_t wanted = 0, found = 0;
+  if (set != nullptr && !program_memory::read(wanted, set)) return -EFAULT;
+  const long r = sigprocmask_for_program(how, set != nullptr ? &wanted : nullptr, &found);
+  if (r == 0 && old != nullptr && !program_memory::write(old, found)) return -EFAULT;
+  return r;
 }
 
 long signal_action_call(int signal, const KernelSigaction* action, KernelSigaction* old, size_t size) {
   if (size != 8) return sys::call(__NR_rt_sigaction, long{signal}, action, old, size);
-  return sigaction_for_program(signal, action, old);
+  KernelSigaction wanted{}, found{};
+  if (action != nullptr && !program_memory::read(wanted, action)) return -EFAULT;
+  const long r = sigaction_for_program(signal, action != nullptr ? &wanted : nullptr, &found);
+  if (r == 0 && old != nullptr && !program_memory::write(old, found)) return -EFAULT;
+  return r;
 }
 
 long pending_call(uint64_t* set, size_t size) {
@@ -155,9 +190,17 @@ long pending_call(uint64_t* set, size_t size) {
 
 long signalfd_call(int fd, const uint64_t* set, size_t size, int flags) {
   if (size != 8) return sys::call(__NR_signalfd4, long{fd}, set, size, long{flags});
-  yield_if_named(*set);
-  uint64_t wanted = *set & ~checkpoint_bit();
+  uint64_t wanted;
+  if (!program_memory::read(wanted, set)) return -EFAULT;
+  yield_if_named(wanted);
+  wanted &= ~checkpoint_bit();
   return sys::call(__NR_signalfd4, long{fd}, &wanted, size, long{flags});
+}
+
+// The vdso's function writes by a store of the thread's own.
+long clock_gettime_call(clockid_t clock, timespec* time) {
+  if (!processor_time::is_processor_clock(clock)) return sys::call(__NR_clock_gettime, long{clock}, time);
+  return calls::clock_gettime(clock, time);
 }
 
 long plain(long nr, long a, long b, long c, long d, long e, long f) {
@@ -206,15 +249,16 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::poll(pointer<pollfd>(a), static_cast<unsigned>(b), ic);
     case __NR_ppoll:
       if (d != 0 && e != 8) break;
-      return calls::ppoll(pointer<pollfd>(a), static_cast<unsigned>(b), pointer<timespec>(c),
-                          pointer<void>(d));
+      return ppoll_call(pointer<pollfd>(a), static_cast<unsigned>(b), pointer<timespec>(c), pointer<void>(d));
     case __NR_select:
       return select_call(ia, pointer<void>(b), pointer<void>(c), pointer<void>(d), pointer<timeval>(e));
     case __NR_pselect6: {
-      auto* mask = pointer<const KernelMaskArgument>(f);
-      if (mask != nullptr && mask->mask != nullptr && mask->size != 8) break;
-      return calls::pselect6(ia, pointer<void>(b), pointer<void>(c), pointer<void>(d), pointer<timespec>(e),
-                             mask != nullptr ? mask->mask : nullptr);
+      KernelMaskArgument mask{};
+      if (f != 0 &&
+          (!program_memory::read(mask, pointer<void>(f)) || (mask.mask != nullptr && mask.size != 8)))
+        break;
+      return pselect6_call(ia, pointer<void>(b), pointer<void>(c), pointer<void>(d), pointer<timespec>(e),
+                           mask.mask);
     }
     case __NR_epoll_wait:
       return calls::epoll_wait(ia, pointer<void>(b), ic, id);
@@ -233,7 +277,7 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       if (d != 8) break;
       return calls::sigtimedwait(pointer<void>(a), pointer<void>(b), pointer<timespec>(c));
     case __NR_clock_gettime:
-      return calls::clock_gettime(ia, pointer<timespec>(b));
+      return clock_gettime_call(ia, pointer<timespec>(b));
     case __NR_getrusage:
       return calls::getrusage(ia, pointer<rusage>(b));
     case __NR_times:

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "image/read/reading_key.h"
+#include "job/format/job_hold.h"
 #include "restart/channels/hosts_plan.h"
 #include "restart/job/job_plan.h"
 #include "restart/job/job_supervisor.h"
@@ -306,6 +307,9 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   const int64_t start_ns = now_ns();
   auto manifest = read_manifest(directory);
   if (!manifest.ok()) return finish_with_error(options, manifest.error());
+  // Until all is loaded; of a stream nobody knows.
+  auto held = spool != nullptr ? Result<ScopedFd>(ScopedFd()) : job::hold_job(directory.c_str());
+  if (!held.ok()) return finish_with_error(options, held.error());
   const std::string host = host_of_part(directory);
   if (!host.empty() && options.hosts_fd < 0 && !options.check) {
     return finish_with_error(
@@ -379,7 +383,10 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
       [](uint32_t) { return std::string(); }, nullptr, job->place);
   if (!namespaces.new_pid) supervisor.adopt_orphans();
   if (terminal.other_size()) supervisor.send(SIGWINCH);
-  if (spool != nullptr) spool->remove();  // all is loaded
+  // All is loaded.
+  if (spool != nullptr) spool->remove();
+  job::release_job(*held);
+  held->reset();
 
   if (hosts_plan() != nullptr) {
     hosts_plan()->say_running(outcome->outer_pids[static_cast<size_t>(

@@ -10,7 +10,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <set>
+#include <sstream>
 
 #include "base/raii_fd.h"
 
@@ -23,6 +26,7 @@ struct Present {
   ipc_perm perm{};
   uint64_t semaphores = 0, limit = 0;
   std::set<pid_t> users;  // who did the last operations
+  time_t used_s = 0;      // and when, or when values were set
 };
 
 bool is_set(const SystemVRecord& r) { return r.kind == static_cast<uint32_t>(SystemVKind::kSemaphores); }
@@ -49,6 +53,7 @@ Result<Present> look(const SystemVRecord& r) {
     result = semctl(r.id, 0, IPC_STAT, &state);
     now.perm = state.sem_perm;
     now.semaphores = state.sem_nsems;
+    now.used_s = std::max(state.sem_otime, state.sem_ctime);
     for (uint32_t i = 0; result == 0 && i < r.count && i < state.sem_nsems; ++i)
       now.users.insert(semctl(r.id, static_cast<int>(i), GETPID));
   } else {
@@ -57,6 +62,7 @@ Result<Present> look(const SystemVRecord& r) {
     now.perm = state.msg_perm;
     now.limit = state.msg_qbytes;
     now.users = {state.msg_lspid, state.msg_lrpid};
+    now.used_s = std::max(state.msg_stime, state.msg_rtime);
   }
   now.there = result == 0;
   if (result != 0 && errno != EINVAL && errno != EIDRM) {
@@ -79,6 +85,38 @@ Result<void> check_same(const SystemVRecord& r, const Present& now) {
   return make_error(ExitCode::kUnavailable, 0,
                     "{}: what has that number now {}: if nobody needs it, remove it (ipcrm -{} {})",
                     name_of(r), differs, is_set(r) ? 's' : 'q', r.id);
+}
+
+// Is there a process of that number that may have used something at used_s, seconds of CLOCK_REALTIME? One that began later has
+// only the number of who did. One that may not be looked at (hidepid) counts.
+bool may_have_used(pid_t pid, time_t used_s) {
+  if (kill(pid, 0) != 0 && errno != EPERM) return false;
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const size_t close = text.rfind(')');
+  if (close == std::string::npos) return true;
+  std::istringstream fields(text.substr(close + 1));
+  std::string state, skipped;
+  constexpr int kBetween = 18;  // proc(5): the state is field 3, when it began field 22
+  fields >> state;
+  for (int i = 0; i < kBetween; ++i) fields >> skipped;
+  uint64_t ticks = 0;
+  fields >> ticks;
+  timespec realtime{}, boottime{};
+  clock_gettime(CLOCK_REALTIME, &realtime);
+  clock_gettime(CLOCK_BOOTTIME, &boottime);
+  const auto since_boot_s = static_cast<time_t>(ticks / static_cast<uint64_t>(sysconf(_SC_CLK_TCK)));
+  constexpr time_t kRounding = 1;
+  return state != "Z" && state != "X" &&
+         realtime.tv_sec - boottime.tv_sec + since_boot_s <= used_s + kRounding;
+}
+
+// A process that runs and has used it, 0: none.
+pid_t living_user(const Present& now) {
+  for (const pid_t user : now.users)
+    if (user > 0 && user != getpid() && may_have_used(user, now.used_s)) return user;
+  return 0;
 }
 
 bool is_of_other(const SystemVRecord& r, const ProcessRecord& p) {
@@ -216,12 +254,18 @@ Result<void> check_system_v(const ImageMeta& meta, std::vector<std::string>& not
           fmt::format("{} belongs to user {}, not to the program's: it stays as it is", name_of(r), r.uid));
       continue;
     }
-    for (pid_t user : now->users) {
-      if (user <= 0 || user == getpid() || (kill(user, 0) != 0 && errno != EPERM)) continue;
-      notes.push_back(fmt::format("{} is in use, last by process {}: its contents go back to the checkpoint",
-                                  name_of(r), user));
-      break;
+    const pid_t user = living_user(*now);
+    if (user == 0) continue;
+    // Nobody finds it but by its number, which other programs get as well, after a boot and on another machine.
+    if (r.key == IPC_PRIVATE) {
+      return make_error(
+          ExitCode::kUnavailable, 0,
+          "{}: what has that number now is used by process {}, and no key tells whether it is the same one: "
+          "end that process, or, if nobody needs it, remove it (ipcrm -{} {})",
+          name_of(r), user, is_set(r) ? 's' : 'q', r.id);
     }
+    notes.push_back(fmt::format("{} is in use, last by process {}: its contents go back to the checkpoint",
+                                name_of(r), user));
   }
   return {};
 }

@@ -4,7 +4,8 @@
 //            process of the program, or the planter of a job; one thread.
 // Policy:    they are known by number, and programs remember the number: an object comes back with its old
 //            number or the restart is refused. One that is still there, with the same key, owner and size, gets
-//            values and messages of the checkpoint. Nothing is done to one that belongs to somebody else.
+//            values and messages of the checkpoint. Nothing is done to one that belongs to somebody else. One without
+//            a key that a running process uses may be another program's: refused.
 #pragma once
 
 #include <string>

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/userfaultfd.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -93,11 +94,25 @@ bool enter_unnamed_directory(const std::string& image_directory) {
   return chdir("/") == 0;
 }
 
+// As chdir(2), which takes no path of more than 4,095 bytes: such a one is entered in parts.
+int enter_directory(std::string_view path) {
+  while (path.size() >= PATH_MAX) {
+    const size_t end = path.rfind('/', PATH_MAX - 1);
+    if (end == 0 || end == std::string_view::npos) {
+      errno = ENAMETOOLONG;
+      return -1;
+    }
+    if (chdir(std::string(path.substr(0, end)).c_str()) != 0) return -1;
+    path.remove_prefix(end + 1);
+  }
+  return chdir(std::string(path).c_str());
+}
+
 Result<void> restore_surroundings(const ImageMeta& meta, const std::string& image_directory) {
   const ParsedProcess& process = meta.process;
   std::string cwd(process.cwd);
   constexpr std::string_view kDeleted = " (deleted)";
-  if (chdir(cwd.c_str()) != 0) {
+  if (enter_directory(cwd) != 0) {
     bool was_deleted = cwd.size() > kDeleted.size() &&
                        std::string_view(cwd).substr(cwd.size() - kDeleted.size()) == kDeleted;
     if (!was_deleted || !enter_unnamed_directory(image_directory)) {

@@ -14,6 +14,26 @@ from over_hosts import CKPT, ON, RESTART, wait_for
 NUMBERS = os.environ["CKPT_NUMBERS"]
 
 
+# What starts an agent connects to the head four times before it does.
+STRANGER = """
+import json, os, socket, sys
+line = b''
+while not line.endswith(b'\\n'): line += os.read(0, 1)
+told = json.loads(line)
+def connect():
+    for address in told['addresses']:
+        try: return socket.create_connection((address, told['port']), 2)
+        except OSError: pass
+silent = [connect() for _ in range(4)]
+for s in silent: s.set_inheritable(True)
+read, write = os.pipe()
+os.write(write, line)
+os.close(write)
+os.dup2(read, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 class OverHosts(over_hosts.OverHosts):
     def run_numbers(self, total):
         """Server on the second host, client on the first."""
@@ -39,6 +59,35 @@ class Run(OverHosts):
         self.assertTrue(found["fit"])
         self.assertEqual([(h["host"], h["node"], h["address"]) for h in found["hosts"]],
                          [(n, n, self.hosts.address(n)) for n in ("h1", "h2")])
+
+    def test_strangers_who_say_nothing(self):
+        """They connect to the head ahead of each agent; one after the other they would take longer than an agent may."""
+        stranger = self.dir + "/stranger.py"
+        with open(stranger, "w", encoding="ascii") as f:
+            f.write(STRANGER)
+        done = subprocess.run([CKPT, "hosts", "--json", "--launch", f"{self.hosts.launch} python3 {stranger}", "h1,h2"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([h["host"] for h in json.loads(done.stdout)["hosts"]], ["h1", "h2"])
+
+    def test_a_directory_of_another_job(self):
+        """Its tables would be written over: the second job is refused, and the first one goes on to have its hosts' commands."""
+        job = self.run_job("sh", "-c", f"while ! [ -e {self.dir}/go ]; do sleep 0.05; done; {ON} h2 hostname")
+        wait_for("the tables", lambda: os.path.exists(self.images + "/h2/.hosts-table"))
+        done = subprocess.run([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, "--", "true"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertIn("is the directory of another job", done.stderr)
+        self.go()
+        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(self.said(), "h2\n")
+
+    def test_a_directory_whose_name_is_no_text(self):
+        done = subprocess.run([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", os.fsencode(self.dir) + b"/d\xe9",
+                               "--", "true"], capture_output=True)
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertIn(b"no text (UTF-8)", done.stderr)
+        self.assertEqual(glob.glob(self.dir + "/d*"), [])
 
     def test_host_that_is_not_there(self):
         done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h9"], capture_output=True, text=True)

@@ -274,6 +274,24 @@ os.write(go, b'7')
 print(os.waitpid(pid, 0)[1] >> 8)
 """
 
+# A working directory whose path has more bytes than the kernel tells.
+DEEP = r"""
+import os, time
+home = os.open('.', os.O_RDONLY)
+for n in range(20):
+    name = f'{n:03}' + 'd' * 240
+    os.mkdir(name)
+    os.chdir(name)
+here = os.stat('.').st_ino
+open('kept', 'w').close()
+os.close(os.open('before', os.O_CREAT, dir_fd=home))
+def has_gone():
+    try: return os.stat('go', dir_fd=home)
+    except FileNotFoundError: return None
+while not has_gone(): time.sleep(0.005)
+print(len(os.getcwd()) > 4096, os.stat('.').st_ino == here, os.listdir())
+"""
+
 LAST = {"shut": [0, "it goes on\n", "0o100000"], "by their names": "('here', \"b'found'\", 'new', False)", "of both": "(b'four', True)", "of UDP-Lite": "b'lite'", "both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
 
 
@@ -321,6 +339,9 @@ class SeldomUsed(unittest.TestCase):
             decoy.close()  # nobody listens: as one that was left over
 
         self.assertEqual(come_back(self, "seldom-removed", REMOVED, go_early=True, look=look), "['s'] b'answer' True")
+
+    def test_a_directory_with_a_long_path(self):
+        self.assertEqual(come_back(self, "seldom-deep", DEEP, go_early=True), "True True ['kept']")
 
     def test_what_is_lost_is_named(self):
         seen = []

@@ -141,6 +141,28 @@ wc -l < count
 jobs
 """
 
+# More children than one message had room for, each stopped, and the parent was told of none.
+MANY = r"""
+import os, signal, time
+children = []
+for _ in range(40):
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            signal.pause()
+    children.append(pid)
+for pid in children:
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+open('ready', 'w').close()
+while not os.path.exists('go'):
+    time.sleep(0.01)
+told = [os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED | os.WNOHANG)[1]) for pid in children]
+print(sum(told), flush=True)
+for pid in children:
+    os.kill(pid, signal.SIGKILL)
+"""
+
 # On a terminal: what Ctrl-Z does to a foreground job, and fg. The program that is stopped catches neither.
 TERMINAL = r"""
 import os, pty, select, sys, time
@@ -339,6 +361,9 @@ class Stopped(unittest.TestCase):
         if os.geteuid() != 0:
             self.skipTest("is that user already")
         self.run_script("shell", ["bash", "-c", SHELL], 1, NOBODY)
+
+    def test_many_unreported(self):
+        self.run_script("many", ["python3", "-c", MANY], 1)
 
     def test_terminal(self):
         self.run_script("terminal", ["python3", "-c", TERMINAL], 2)

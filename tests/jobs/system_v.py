@@ -244,6 +244,14 @@ class SystemV(unittest.TestCase):
         self.assertEqual(code, 0, tree.read("err").decode())
         return out.decode().split(last)[-1].splitlines()
 
+    @staticmethod
+    def set_value(sems, number, value):
+        """By somebody who is gone then: a set without a key that is in use by others is not written to."""
+        if (pid := os.fork()) == 0:
+            libc.semctl(sems, number, SETVAL, value)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
     def numbers(self, tree, *kinds):
         """Those that it has said, removed at the end of the test whatever becomes of it."""
         line = next(x for x in tree.output().decode().splitlines() if x.startswith("up"))
@@ -317,7 +325,7 @@ class SystemV(unittest.TestCase):
         self.assertEqual(back.returncode, 78, back.stderr)
         self.assertIn("System V", back.stderr)
         tree.kill()
-        libc.semctl(sems, 0, SETVAL, 5)
+        self.set_value(sems, 0, 5)
         tree.restart(image)
         self.go(tree)
         self.assertEqual(self.end(tree, f"up {sems}\n"), ["value 77"])
@@ -329,7 +337,7 @@ class SystemV(unittest.TestCase):
         image = tree.checkpoint(tree.child.pid)
         # Given now what they wait for, they take it; the checkpoint knows nothing of that.
         for number in range(4):
-            libc.semctl(sems, number, SETVAL, 20)
+            self.set_value(sems, number, 20)
         tree.kill()
         tree.restart(image)
         self.go(tree)
@@ -384,6 +392,21 @@ class SystemV(unittest.TestCase):
         queue, = self.numbers(tree, "q")
         with self.assertRaisesRegex(AssertionError, f"(?s)exit code 76.*message queue {queue} .*EACCES"):
             tree.checkpoint(tree.child.pid)
+
+    def test_a_number_that_another_program_has(self):
+        """Without a key nothing tells its object from that of the job: it is not written to."""
+        tree = self.start(CHURN)
+        sems, = self.numbers(tree, "s")
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        use = COMMON + "sems = int(sys.argv[1]); op((0, 3, 0)); say('used'); sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", use, str(sems)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            self.assertEqual(other.stdout.readline(), b"used\n")
+            self.refused(tree, image, 69, f"used by process {other.pid}", f"ipcrm -s {sems}")
+            self.assertEqual(libc.semctl(sems, 0, GETVAL), 80)
+        tree.restart(image)
+        self.go(tree)
+        self.assertEqual(self.end(tree, f"up {sems}\n"), ["value 77"])
 
     def test_refusals(self):
         """Before anything is touched: no right to its number, its key or its number taken by another."""

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Odd trees: sessions, groups, orphans, zombies, shared memory, shared offsets, pipes with bytes in them, and what
 happens when a restart fails. Each process writes down what it is before the checkpoint and after the restart."""
+import fcntl
 import json
 import os
 import shutil
@@ -268,6 +269,29 @@ class Trees(unittest.TestCase):
         tree.restart(image)
         open(os.path.join(tree.work, "go"), "w").close()
         self.assertEqual(tree.finish()[0], 0)
+
+    def test_a_checkpoint_that_is_read_is_not_removed(self):
+        """Whoever removes old ones and whoever reads exclude each other, by the manifest; each is told if it is too late."""
+        tree = Tree("held", ["env", "CKPT_KEEP=1", "sh", "-c", "sleep 1000 & wait"])
+        self.addCleanup(tree.close, False)
+        tree.run()
+        wait_for(lambda: job_tree.descendants(tree.child.pid), "the child")
+        manifest = lambda image: open(os.path.join(image, "manifest.json"), encoding="utf-8")
+        first = tree.checkpoint(tree.child.pid)
+        with manifest(first) as held:
+            fcntl.flock(held, fcntl.LOCK_SH)
+            second = tree.checkpoint(tree.child.pid)
+            self.assertTrue(os.path.exists(first))
+        third = tree.checkpoint(tree.child.pid)
+        self.assertEqual([os.path.exists(image) for image in (first, second, third)], [False, False, True])
+        tree.kill()
+        with manifest(third) as removed:
+            fcntl.flock(removed, fcntl.LOCK_EX)
+            check_refused(self, tree, third, 66, "removed while it was opened")
+        # Nothing is held once the job runs, by none of its processes and not by ckpt-restart.
+        tree.restart(third)
+        with manifest(third) as free:
+            fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def test_detached(self):
         tree, image = self.checkpointed()

@@ -75,7 +75,7 @@ def parse(argv):
             print(f"run_killed.py: no program is named {name}; see --list", file=sys.stderr)
             sys.exit(64)
     if arguments.all:
-        arguments.programs = [p.name for p in table.values() if arguments.no_kill or p.restartable]
+        arguments.programs = [p.name for p in table.values() if (arguments.no_kill or p.restartable) and not p.by_name]
     if not arguments.programs:
         print("run_killed.py: name a program, or give --all or --list", file=sys.stderr)
         sys.exit(64)

@@ -22,6 +22,7 @@ class Program:
     stdin: str = ""
     # False: uses what a restart does not bring back (sockets, children); checkpointed but not killed.
     restartable: bool = True
+    by_name: bool = False  # not of --all: under some settings alone
     # Threads, mappings and descriptors are as many after every restart.
     steady: bool = False
     # The restart must continue CLOCK_MONOTONIC: a wait of this many seconds between kill and restart.
@@ -104,6 +105,7 @@ def all_programs():
         _victim("guarded"),
         _victim("all-guarded", program="guarded", restartable=False),
         _victim("grows", "grows", small=200, long=2000, program="guarded"),
+        _victim("own-memory", program="own_memory", by_name=True),
         _victim("disarmed", "disarmed", program="guarded_signals"),
         _victim("all-guarded-signals", small=50, program="guarded_signals", restartable=False),
         _victim("threads", small=60, long=400),

@@ -1,10 +1,13 @@
 #include "cli/back/descriptors/strangers.h"
 
+#include <fmt/core.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/descriptor_message.h"
 #include "base/protocol/unaccepted_protocol.h"
 #include "restart/channels/hosts_plan.h"
 
@@ -37,22 +40,22 @@ bool is_of_job(const SocketName& name) {
   return has(hosts_plan()->was) || has(hosts_plan()->is);
 }
 
-void send_to_keeper(int keeper, const ChannelBuilder::Stranger& one) {
-  UnacceptedQuestion question{UnacceptedQuestion::What::kHold, 0};
+// False: it does not take it.
+bool send_to_keeper(int keeper, const ChannelBuilder::Stranger& one) {
+  const UnacceptedQuestion question{UnacceptedQuestion::What::kHold, 0};
   const int fds[2] = {one.listener.get(), one.connection.get()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
-  iovec part{&question, sizeof(question)};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* c = CMSG_FIRSTHDR(&message);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof(fds));
-  std::memcpy(CMSG_DATA(c), fds, sizeof(fds));
-  (void)!sendmsg(keeper, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return send_descriptors(keeper, &question, sizeof(question), fds) == sizeof(question);
+}
+
+// Of the keeper, whose queue is full while it has no processor.
+ScopedFd connect_to_keeper(const std::string& name) {
+  constexpr timeval kPatience{10, 0};
+  ScopedFd keeper(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address;
+  const socklen_t length = unaccepted_address(name, address);
+  setsockopt(keeper.get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
+  if (connect(keeper.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return {};
+  return keeper;
 }
 
 }  // namespace
@@ -68,12 +71,15 @@ void Strangers::add(std::vector<ChannelBuilder::Stranger> more) {
 
 Strangers::~Strangers() {
   if (all_.empty() || keeper_.empty()) return;
-  const ScopedFd keeper(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_un address;
-  const socklen_t length = unaccepted_address(keeper_, address);
-  if (!keeper.valid() || connect(keeper.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-    return;
-  for (const ChannelBuilder::Stranger& one : all_) send_to_keeper(keeper.get(), one);
+  const ScopedFd keeper = connect_to_keeper(keeper_);
+  size_t kept = 0;
+  while (kept < all_.size() && keeper.valid() && send_to_keeper(keeper.get(), all_[kept])) ++kept;
+  if (kept == all_.size()) return;
+  fmt::print(
+      stderr,
+      "ckpt: {} of {} connections from outside that waited to be accepted are closed: the first process of "
+      "this host does not take them\n",
+      all_.size() - kept, all_.size());
 }
 
 }  // namespace ckpt::cli

@@ -2,10 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
+
+#include "base/clock.h"
 #include "base/protocol/keeper_protocol.h"
 #include "base/raii_fd.h"
 #include "cli/hosts/placing.h"
@@ -41,6 +46,26 @@ Result<void> make_host_directory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return {};
   return failure(ExitCode::kCannotCreate, directory, fmt::format("cannot be created: {}", strerror(errno)),
                  "name a directory that this host may write, with --dir");
+}
+
+Result<void> await_other_job(const std::string& directory, const std::string& job) {
+  std::ifstream file(directory + "/" + kOnTable);
+  const Json table = Json::parse(file, nullptr, false);
+  if (!table.is_object() || table.value("job", job) == job) return {};
+  const std::string name = agent_socket_name(table.value("job", ""), table.value("own", ""));
+  constexpr int64_t kEndsNs = 3'000'000'000;
+  const int64_t until = now_ns() + kEndsNs;
+  for (int other; (other = who_listens_to_users(name)) > 0;) {
+    if (now_ns() > until)
+      return failure(
+          ExitCode::kUnavailable, directory,
+          fmt::format("is the directory of another job, which runs (process {} serves it here)", other),
+          "name another with --dir");
+    const ScopedFd process(static_cast<int>(syscall(SYS_pidfd_open, other, 0)));
+    pollfd gone{process.get(), POLLIN, 0};
+    (void)!poll(&gone, 1, process.valid() ? 1000 : 10);
+  }
+  return {};
 }
 
 Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images) {

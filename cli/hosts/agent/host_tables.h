@@ -20,7 +20,11 @@ inline constexpr const char* kOnTable = ".hosts-table";
 // With its parents: they are the job's directory, which may not be shared with other hosts.
 Result<void> make_host_directory(const std::string& directory);
 
-// table: "own" is the name of this host; of each of "hosts" the "name", the "address", the "port" of ckpt-on, and the
+// No other job may have its tables there: one that runs is refused (kUnavailable). One that was killed ends its agent soon, which
+// is waited for.
+Result<void> await_other_job(const std::string& directory, const std::string& job);
+
+// table: "job" is the name of the job, "own" that of this host; of each of "hosts" the "name", the "address", the "port" of ckpt-on, and the
 // "job_address" that it had when the job began. images: a directory, or a keeper's.
 Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images);
 

@@ -115,22 +115,15 @@ Result<void> Crew::start(CrewHost& host, const Json& task) {
   return {};
 }
 
-Result<void> Crew::admit(ScopedFd peer, const cluster::Secret& secret) {
-  auto link = cluster::SealedLink::accept(std::move(peer), secret);
-  if (!link.ok()) return {};  // a stranger
-  std::vector<std::string> messages;
-  if (!link->receive(messages, true)) return {};
-  const Json here = Json::parse(messages[0], nullptr, false);
-  if (!here.is_object() || here.value("say", "") != "here") return {};
+void Crew::take_in(Admission::Guest guest) {
   for (CrewHost& h : hosts_) {
-    if (h.name != here.value("host", "") || h.link.valid()) continue;
-    h.link = std::move(*link);
+    if (h.name != guest.here.value("host", "") || h.link.valid()) continue;
+    h.link = std::move(guest.link);
     h.link.allow_silence(silence_ms_);
-    h.here = here;
-    h.address = here.value("address", "");
-    return {};
+    h.address = guest.here.value("address", "");
+    h.here = std::move(guest.here);
+    return;
   }
-  return {};
 }
 
 Result<void> Crew::assemble() {
@@ -147,7 +140,9 @@ Result<void> Crew::assemble() {
                        {"host", h.name}}));
   }
   const int64_t deadline = now_ns() + kAssembleNs;
+  Admission admission(secret);
   for (;;) {
+    for (Admission::Guest& guest : admission.take()) take_in(std::move(guest));
     CrewHost* missing = nullptr;
     for (CrewHost& h : hosts_) {
       if (!h.link.valid() && missing == nullptr) missing = &h;
@@ -171,10 +166,11 @@ Result<void> Crew::assemble() {
     if (missing->gone)
       return failure(ExitCode::kTimeout, missing->where, "its agent did not come within 60 s",
                      "look whether this host can be reached from there");
-    pollfd wait{listener->get(), POLLIN, 0};
-    if (poll(&wait, 1, 50) <= 0) continue;
+    constexpr int kLookMs = 10;  // for those who are being met
+    pollfd wait{admission.has_room() ? listener->get() : -1, POLLIN, 0};
+    if (poll(&wait, 1, kLookMs) <= 0) continue;
     ScopedFd peer(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (peer.valid()) CKPT_TRY(admit(std::move(peer), secret));
+    if (peer.valid()) admission.meet(std::move(peer));
   }
 }
 

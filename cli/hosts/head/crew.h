@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "cli/hosts/head/admission.h"
 #include "cli/hosts/hosts.h"
 
 namespace ckpt::cli {
@@ -61,7 +62,7 @@ class Crew {
 
  private:
   Result<void> start(CrewHost& host, const Json& task);
-  Result<void> admit(ScopedFd peer, const cluster::Secret& secret);
+  void take_in(Admission::Guest guest);
 
   std::vector<CrewHost> hosts_;
   std::vector<pid_t> left_;  // commands that started agents of hosts that are gone

@@ -69,6 +69,14 @@ std::string base_name(const std::string& path) {
   return name;
 }
 
+// The lines of JSON between hosts, and the .hosts files, name them as text.
+Result<void> check_text(const std::string& what, const std::string& name) {
+  if (json_of_bytes(name).is_string()) return {};
+  return failure(ExitCode::kUsage, what,
+                 "has bytes that are no text (UTF-8), which cannot be named to other hosts",
+                 "choose another name");
+}
+
 }  // namespace
 
 void block_signals() {
@@ -98,6 +106,9 @@ ExitCode run_over_hosts(const HostsRun& run) {
   const auto dir = run.settings.find("CKPT_DIR");
   std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
   if (directory[0] != '/') directory = working_directory() + "/" + directory;
+  if (auto r = check_text("the image directory", directory); !r.ok()) return report(r.error());
+  for (const auto& [setting, value] : run.settings)
+    if (auto r = check_text(setting, value); !r.ok()) return report(r.error());
   if (auto r = make_directory(directory); !r.ok()) return report(r.error());
   Crew crew(run.hosts, run.hosts, run.launch, run.silence_ms, run.recover);
   if (auto r = crew.assemble(); !r.ok()) return report(r.error());

@@ -24,6 +24,7 @@
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/image_directory.h"
 #include "job/directory/job_directory.h"
+#include "job/format/job_hold.h"
 
 namespace ckpt::cli {
 
@@ -135,7 +136,8 @@ Result<uint64_t> save_job(const std::string& from, const std::string& name, int 
   const std::string path = from + "/" + name;
   auto manifest = read_manifest(path);
   if (!manifest.ok()) return manifest.error();
-  // Open, they stay until they are read (prune_jobs).
+  auto held = job::hold_job(path.c_str());
+  if (!held.ok()) return held.error();
   std::vector<ImageChain> images;
   for (const ManifestFile& file : manifest->files) {
     auto chain = ImageChain::open(path + "/" + file.name);

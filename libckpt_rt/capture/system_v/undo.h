@@ -27,7 +27,7 @@ struct Debt {
   int64_t since_s = 0;  // CLOCK_REALTIME: when it became other than 0, or was settled or owed again
 };
 
-// Does one of the operations ask for it? Addresses that no program can have are left to the kernel.
+// Does one of the operations ask for it? The caller has found that they can be read.
 bool wants_undo(const sembuf* operations, size_t n);
 
 // semtimedop(2) of operations that want it, none of which waits: -EAGAIN where it would. room: for n.

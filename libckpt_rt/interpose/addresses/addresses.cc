@@ -113,7 +113,9 @@ void choose_port_in_slice(int fd) {
 
 const void* to_machine_in_table(const void* name, uint32_t length, sockaddr_storage& copy) {
   PortAt at;
-  if (length > sizeof(copy) || !take(name, length, at) || !ckpt::to_machine(lines(), at)) return name;
+  if (length > sizeof(copy) || !program_memory::may_read(name, length) || !take(name, length, at) ||
+      !ckpt::to_machine(lines(), at))
+    return name;
   std::memcpy(&copy, name, length);
   put(&copy, at);
   return &copy;

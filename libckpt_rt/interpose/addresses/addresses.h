@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "base/job_addresses.h"
+#include "libckpt_rt/interpose/program_memory.h"
 
 namespace ckpt::addresses {
 
@@ -57,7 +58,7 @@ inline void to_job(void* name, uint32_t room, bool own = false) {
 // What the kernel may fill. A call may wait while the job comes back elsewhere: the table does not count here. 0: not
 // one of several hosts.
 inline socklen_t room(const void* name, const socklen_t* length) {
-  return over_hosts && name != nullptr && length != nullptr ? *length : 0;
+  return over_hosts && name != nullptr && program_memory::may_read(length, sizeof(*length)) ? *length : 0;
 }
 
 }  // namespace ckpt::addresses

@@ -13,8 +13,9 @@ constexpr unsigned kMost = 1024;  // UIO_MAXIOV: of more the kernel takes as man
 }  // namespace
 
 bool names_any_in_table(const mmsghdr* m, unsigned n) {
-  return m != nullptr && std::any_of(m, m + std::min(n, kMost),
-                                     [](const mmsghdr& one) { return one.msg_hdr.msg_name != nullptr; });
+  n = std::min(n, kMost);
+  return program_memory::may_read(m, n * sizeof(mmsghdr)) &&
+         std::any_of(m, m + n, [](const mmsghdr& one) { return one.msg_hdr.msg_name != nullptr; });
 }
 
 // As the kernel: how many were sent, or why the first was not.
@@ -32,7 +33,8 @@ long recvmmsg_over_hosts(int fd, mmsghdr* m, unsigned n, int flags, timespec* ti
   n = std::min(n, kMost);
   uint8_t rooms[kMost] = {};  // what the kernel may fill; it writes there what it would have filled
   constexpr socklen_t kEnough = 255;
-  for (unsigned i = 0; m != nullptr && i < n; ++i)
+  const bool known = program_memory::may_read(m, n * sizeof(mmsghdr));
+  for (unsigned i = 0; known && i < n; ++i)
     rooms[i] = static_cast<uint8_t>(
         m[i].msg_hdr.msg_name != nullptr ? std::min(m[i].msg_hdr.msg_namelen, kEnough) : 0);
   const long r = calls::recvmmsg_as_it_is(fd, m, n, flags, timeout);

@@ -3,6 +3,7 @@
 #include <spawn.h>
 
 #include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/program_memory.h"
 #include "libckpt_rt/interpose/real.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -87,8 +88,10 @@ CKPT_INTERPOSE(int, sigpending, sigset_t* set) {
 }
 
 CKPT_INTERPOSE(int, signalfd, int fd, const sigset_t* set, int flags) {
-  yield_if_named(word_of(set));
-  uint64_t wanted = word_of(set) & ~checkpoint_bit();
+  uint64_t wanted;
+  if (!program_memory::read(wanted, set)) return to_errno<int>(-EFAULT);
+  yield_if_named(wanted);
+  wanted &= ~checkpoint_bit();
   return to_errno<int>(sys::call(__NR_signalfd4, long{fd}, &wanted, 8L, long{flags}));
 }
 

@@ -49,6 +49,11 @@ size_t make_waiting(const sembuf* operations, size_t n, sembuf* out) {
 // debts (undo.h). If they would have to wait, this waits until they would not, by operations that change
 // nothing, and tries again. room: for twice as many operations.
 long semtimedop_with_undo(int id, const sembuf* operations, size_t n, const timespec* timeout, sembuf* room) {
+  timespec limit{};
+  if (timeout != nullptr) {
+    if (!program_memory::read(limit, timeout)) return -EFAULT;
+    timeout = &limit;
+  }
   int64_t deadline_ns = 0;
   constexpr time_t kForEver = 1'000'000'000;  // longer is the same, and fits no deadline
   const bool ends = timeout != nullptr && timeout->tv_sec < kForEver;
@@ -107,7 +112,10 @@ long semctl(int id, int number, int command, long argument) {
 // Noted first: it may wait for ever.
 long semtimedop_noted(int id, sembuf* operations, size_t n, const timespec* timeout) {
   note_used(SystemVKind::kSemaphores, id);
-  if (system_v::wants_undo(operations, n)) return semtimedop_undone(id, operations, n, timeout);
+  constexpr size_t kMostOfAnyMachine = 32000;  // SEMOPM
+  if (n <= kMostOfAnyMachine && program_memory::may_read(operations, n * sizeof(sembuf)) &&
+      system_v::wants_undo(operations, n))
+    return semtimedop_undone(id, operations, n, timeout);
   return calls::semtimedop(id, operations, n, timeout);
 }
 

@@ -33,15 +33,8 @@ CKPT_INTERPOSE(int, __ppoll_chk, pollfd* fds, unsigned long n, const timespec* t
 
 // Linux writes what remains into *timeout.
 CKPT_INTERPOSE(int, select, int n, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
-  constexpr long kMicroseconds = 1'000'000;
   timespec limit{};
-  if (timeout != nullptr) {
-    if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return to_errno<int>(-EINVAL);
-    limit.tv_nsec = timeout->tv_usec % kMicroseconds * 1000;
-    if (__builtin_add_overflow(timeout->tv_sec, timeout->tv_usec / kMicroseconds, &limit.tv_sec)) {
-      limit = {INT64_MAX, 999'999'999};
-    }
-  }
+  if (timeout != nullptr && !calls::to_timespec(*timeout, limit)) return to_errno<int>(-EINVAL);
   CancellationPoint here;
   long r = calls::pselect6(n, in, out, except, timeout != nullptr ? &limit : nullptr, nullptr);
   if (timeout != nullptr) *timeout = {limit.tv_sec, limit.tv_nsec / 1000};
