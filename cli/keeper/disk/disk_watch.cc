@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -16,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/low_priority.h"
 #include "base/named_points.h"
 #include "base/raii_fd.h"
 #include "cli/keeper/disk/save_checkpoint.h"
@@ -142,8 +142,7 @@ Result<int> start_disk_watch(int kept, const DiskWishes& wishes) {
   prctl(PR_SET_NAME, "ckpt-keeper-dsk");
   signal(SIGTERM, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN);
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);
+  take_low_priority();
   // Not the keeper's socket, nor its lock: they end with the keeper.
   const int own = fcntl(kept, F_DUPFD_CLOEXEC, 3), seen = fcntl(events, F_DUPFD_CLOEXEC, 3);
   const int limit = static_cast<int>(sysconf(_SC_OPEN_MAX));

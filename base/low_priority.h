@@ -1,0 +1,21 @@
+// The priority of work that is done while a program computes: checks of its parts, copies of them on a disk.
+//
+// Owner: base; for the processes of keepers. Called once, by a process's first thread, which the others inherit it from, or by a thread
+//        for itself.
+// Never: idle priority (SCHED_IDLE). Beside a program that keeps all processors it has a three-hundredth of one, and a
+//        checkpoint does not count before its checks are made.
+#pragma once
+
+#include <sched.h>
+#include <unistd.h>
+
+namespace ckpt {
+
+// A tenth of a processor where others keep all of them, all of one that nobody else wants; and nobody is interrupted for it.
+inline void take_low_priority() {
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_BATCH, &none);
+  (void)!nice(10);
+}
+
+}  // namespace ckpt
