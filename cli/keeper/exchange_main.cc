@@ -9,11 +9,11 @@
 
 #include <memory>
 
-#include "base/low_priority.h"
 #include "base/named_points.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/exchange.h"
+#include "cluster/keeper/low_priority.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"
 
@@ -243,7 +243,7 @@ ExitCode run_exchange() {
     return report(
         failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent", "use ckpt run --redundancy"));
   // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
-  if (!plan.contains("lost")) take_low_priority();
+  if (!plan.contains("lost")) keeper::take_low_priority();
   // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint;
   // @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
   static const std::string self = fmt::format("{}{}.{}", plan.contains("lost") ? "lost" : "host",

@@ -16,7 +16,7 @@
 #include <array>
 
 #include "base/descriptor_message.h"
-#include "base/low_priority.h"
+#include "cluster/keeper/low_priority.h"
 #include "cluster/keeper/memory_left.h"
 
 namespace ckpt::keeper {

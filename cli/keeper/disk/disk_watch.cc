@@ -15,11 +15,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "base/low_priority.h"
 #include "base/named_points.h"
 #include "base/raii_fd.h"
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/text/failure.h"
+#include "cluster/keeper/low_priority.h"
 #include "image/read/reading_key.h"
 
 namespace ckpt::cli {
@@ -142,7 +142,7 @@ Result<int> start_disk_watch(int kept, const DiskWishes& wishes) {
   prctl(PR_SET_NAME, "ckpt-keeper-dsk");
   signal(SIGTERM, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN);
-  take_low_priority();
+  keeper::take_low_priority();
   // Not the keeper's socket, nor its lock: they end with the keeper.
   const int own = fcntl(kept, F_DUPFD_CLOEXEC, 3), seen = fcntl(events, F_DUPFD_CLOEXEC, 3);
   const int limit = static_cast<int>(sysconf(_SC_OPEN_MAX));
