@@ -125,8 +125,8 @@ class BackOfJob(ToldJob):
                 self.start(**settings)
                 self.now()
                 self.back()
-                # An agent that has nothing to do leaves a moment after its answer.
-                self.wait_until(lambda: all(os.listdir(f"/proc/{pid}/task") == [str(pid)] for pid in (self.program.pid, self.child)))
+                # An agent that has nothing to do leaves a moment after its answer; where it watches what is written, it stays.
+                self.wait_until(lambda: settings or all(os.listdir(f"/proc/{pid}/task") == [str(pid)] for pid in (self.program.pid, self.child)))
                 before = counts()
                 for n in range(100):
                     self.assertEqual(self.do(f"state['n'], state.update(n={n}), os.write(pipe[1], b'x')"), (0, None, 1))
