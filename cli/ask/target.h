@@ -30,8 +30,8 @@ struct Target {
 Result<Target> examine_target(pid_t pid);
 
 // The same, where a process that is on its way from vfork or execve to the start of the library in it is waited for.
-// 5 s: a machine may be busy; what stands still there (SIGSTOP) is not waited for.
-Result<Target> await_target(pid_t pid, int64_t most_ns = 5'000'000'000);
+// What stands still there (SIGSTOP) is not waited for.
+Result<Target> await_target(pid_t pid, int64_t most_ns = 10'000'000'000);
 
 // The state letter of /proc/PID/stat now; '\0' when the process is gone.
 char process_state(pid_t pid);

@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/exchange.h"
+#include "cluster/keeper/low_priority.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"
 
@@ -243,8 +243,7 @@ ExitCode run_exchange() {
     return report(
         failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent", "use ckpt run --redundancy"));
   // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
-  const sched_param none{};
-  if (!plan.contains("lost")) sched_setscheduler(0, SCHED_IDLE, &none);
+  if (!plan.contains("lost")) keeper::take_low_priority();
   // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint;
   // @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
   static const std::string self = fmt::format("{}{}.{}", plan.contains("lost") ? "lost" : "host",

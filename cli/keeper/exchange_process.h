@@ -1,4 +1,4 @@
-// One host's share in making or using redundancy: `ckpt keeper-exchange`, a process of its own at idle priority, which
+// One host's share in making or using redundancy: `ckpt keeper-exchange`, a process of its own at low priority, which
 // the host's agent starts for one checkpoint. Orders and reports are lines on a socket.
 //
 //   agent, from the head             process

@@ -1,6 +1,5 @@
 // ckpt keeper-save: this host's part of a checkpoint over hosts, from its keeper's memory to a disk.
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
+#include "cluster/keeper/low_priority.h"
 #include "image/read/manifest.h"
 #include "image/read/reading_key.h"
 
@@ -44,8 +44,7 @@ ExitCode run_save() {
   if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, 60'000))
     return report(failure(ExitCode::kUsage, "keeper-save", "is started by an agent",
                           "use ckpt run --hosts --disk-every"));
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);
+  keeper::take_low_priority();
   // As in ckpt keeper-exchange: of the host of that number, at that checkpoint.
   static const std::string self =
       fmt::format("host{}.{}", plan.value("self", 0), plan.value("id", uint64_t{0}));

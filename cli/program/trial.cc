@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
+#include "cli/ask/target.h"
 #include "cli/image/restartable.h"
 #include "cli/program/program.h"
 #include "cli/program/run_command.h"
@@ -107,6 +108,21 @@ bool ends_within(pid_t pid, int64_t ns) {
   return false;
 }
 
+// Waits until the library in the program can be asked: how long the program runs counts from then, however long a busy
+// machine takes to start it. True: it has ended. Who never can be asked is asked in the end, and says why.
+bool ends_before_it_runs(pid_t pid) {
+  constexpr int64_t kStartNs = 30'000'000'000, kLookNs = 5'000'000;
+  for (const int64_t deadline = now_ns() + kStartNs; now_ns() < deadline;) {
+    const auto target = examine_target(pid);
+    if (target.ok()) return false;
+    // Before exec the library is not there, and then it does not handle its signal yet.
+    if (target.error().code != ExitCode::kNoProcess && target.error().code != ExitCode::kUnavailable)
+      return false;
+    if (ends_within(pid, kLookNs)) return true;
+  }
+  return false;
+}
+
 // Libraries that use what no image can hold, once they have opened it.
 void look_at_libraries(std::vector<Finding>& findings) {
   static constexpr struct {
@@ -184,7 +200,7 @@ Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
   if (child < 0)
     return give_up(failure(ExitCode::kSystem, *path, strerror(errno), "end other programs"), "start",
                    "not started");
-  if (ends_within(child, after_ns)) {
+  if (ends_before_it_runs(child) || ends_within(child, after_ns)) {
     kill_all_below();
     trial.findings.push_back({"ended", "trial", Level::kLimited, "it had ended before the checkpoint",
                               "it was looked at only", "take the checkpoint earlier, with --after"});

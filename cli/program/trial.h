@@ -20,7 +20,7 @@ struct Trial {
   ExitCode exit = ExitCode::kOk;
 };
 
-// after_ns: how long it runs before the checkpoint.
+// after_ns: how long it runs, with the library in it started, before the checkpoint.
 Trial try_program(const std::vector<std::string>& program, int64_t after_ns);
 
 }  // namespace ckpt::cli

@@ -71,7 +71,7 @@ Result<void> Exchange::meet_all() {
   return failed();
 }
 
-// Each peer is greeted by a thread of its own: at idle priority, on a busy machine, a host's hello may take seconds, and
+// Each peer is greeted by a thread of its own: at low priority, on a busy machine, a host's hello may take seconds, and
 // a stranger may never send one.
 void Exchange::accept_all() {
   for (;;) {

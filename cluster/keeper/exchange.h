@@ -1,7 +1,7 @@
 // The keepers' side of redundancy: hosts send each other blocks of their parts, and each host keeps its own checks.
 // After hosts were lost: the hosts that are left send their blocks, and the new hosts compute what is lost.
 //
-// Owner: cluster/keeper. One object for one checkpoint, in a process of its own, at idle priority while it makes checks.
+// Owner: cluster/keeper. One object for one checkpoint, in a process of its own, at low priority while it makes checks.
 //        One thread accepts, one for each peer receives; the caller's thread does all else. Memory: the blocks of two
 //        batches, whatever a peer sends.
 // Never: changes a part that is not lost; takes blocks of a peer that does not know the secret.

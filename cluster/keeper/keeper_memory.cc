@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,6 +16,7 @@
 #include <array>
 
 #include "base/descriptor_message.h"
+#include "cluster/keeper/low_priority.h"
 #include "cluster/keeper/memory_left.h"
 
 namespace ckpt::keeper {
@@ -139,8 +139,7 @@ Use use_of(const Memory& memory) {
 
 uint64_t touch_memory(uint64_t bytes, const bool volatile* stop) {
   constexpr uint64_t kStep = 32 << 20;
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);  // of this thread
+  take_low_priority();
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return 0;
   madvise(at, bytes, MADV_HUGEPAGE);

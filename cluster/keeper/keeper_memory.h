@@ -30,7 +30,7 @@ struct Use {
 Use use_of(const Memory& memory);
 
 // Takes so many bytes of memory once and gives them back: in a virtual machine the first use of memory costs 20 times
-// what a later use does. At idle priority, by huge pages; ends early when less than an eighth of the memory of the machine,
+// what a later use does. At low priority, by huge pages; ends early when less than an eighth of the memory of the machine,
 // or of a control group, is left, or when *stop. Returns how many bytes it took. For a thread of its own.
 uint64_t touch_memory(uint64_t bytes, const bool volatile* stop);
 

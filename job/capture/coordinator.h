@@ -52,8 +52,8 @@ class Coordinator final : public Session {
   void in_writing_child() override;
 
  private:
-  // How long a member may take to answer the signal.
-  static constexpr int64_t kPatienceNs = 10'000'000'000;
+  // How long a member may take to answer the signal: where others have the processors, seconds.
+  static constexpr int64_t kPatienceNs = 30'000'000'000;
   // Members' sockets get numbers above this, where the limit on descriptors allows: a child that writes our image
   // closes all of those.
   static constexpr long kFirstSocket = 200;

@@ -26,8 +26,10 @@ namespace ckpt::job {
 
 namespace {
 
-// How long a member may take until its library has started.
+// How long a member may be without the library before it counts as one that has none.
 constexpr int64_t kStartNs = 5'000'000'000;
+// How long it may be in the dynamic linker, with the library and without its handler: others may have the processors.
+constexpr int64_t kInLinkerNs = 30'000'000'000;
 
 // "12,busybox": pids and program names, or "all".
 bool is_listed(std::string_view list, const ProcessLook& look) {
@@ -175,7 +177,7 @@ Result<void> Coordinator::ask(Member& m) {
         m.signal = signal;
         CKPT_TRY(seize(m));
       }
-      if (now_ns() - m.since_ns > kStartNs)
+      if (now_ns() - m.since_ns > kInLinkerNs)
         return name(m, ExitCode::kTimeout, "has the library but does not handle its signal; see the log");
       return {};
     case Preloaded::kReady:
@@ -349,7 +351,7 @@ Result<void> Coordinator::look_at_silent(int64_t now) {
     const bool there = look_at(m.listed.look.pid, look) && !look.ended();
     if (!there || now - m.asked_ns > kAskAgainNs) CKPT_TRY(ask(m));
     if (m.state == Member::State::kAsked && now - m.since_ns > kPatienceNs)
-      return name(m, ExitCode::kTimeout, "did not answer within 10 s");
+      return name(m, ExitCode::kTimeout, "did not answer within 30 s");
   }
   return {};
 }

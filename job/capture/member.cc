@@ -25,7 +25,7 @@ namespace ckpt::job {
 namespace {
 
 // Twice as long as the coordinator waits for other members (kPatienceNs).
-constexpr int64_t kHeldNs = 20'000'000'000;
+constexpr int64_t kHeldNs = 60'000'000'000;
 
 class MemberSession final : public Session {
  public:

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/named_points.h"
+
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 0x0004U
 #endif
@@ -59,6 +61,23 @@ Result<void> write_contents(const ImageMeta& meta, uint64_t number, int fd, cons
     }
   }
   return {};
+}
+
+// With its old number, if that is free; -1 and errno. The kernel gives the number in shm_next_id to the next segment that any
+// process makes: if another process was first, the number is written again.
+int make_segment(const MappingRecord& r, uint64_t bytes) {
+  constexpr int kTries = 100;
+  const auto flags = IPC_CREAT | IPC_EXCL | static_cast<int>(r.sysv_mode & 0777);
+  for (int left = kTries;;) {
+    const ScopedFd next(open("/proc/sys/kernel/shm_next_id", O_WRONLY | O_CLOEXEC));
+    const std::string wish = fmt::format("{}", r.sysv_shmid);
+    const bool asked = next.valid() && write(next.get(), wish.data(), wish.size()) > 0;
+    points::at("restart.segment");
+    int id = shmget(r.sysv_key, bytes, flags);
+    if (id < 0 && asked) id = shmget(r.sysv_key, bytes, flags);
+    if (id < 0 || id == r.sysv_shmid || !asked || --left == 0) return id;
+    shmctl(id, IPC_RMID, nullptr);
+  }
 }
 
 }  // namespace
@@ -189,13 +208,8 @@ Result<void> SharedObjects::make_sysv(SharedObject& o, uint64_t at, ReportChanne
                       id, static_cast<uint64_t>(state.shm_nattch)));
     }
   } else {
-    ScopedFd next(open("/proc/sys/kernel/shm_next_id", O_WRONLY | O_CLOEXEC));
-    std::string wish = fmt::format("{}", r.sysv_shmid);
-    bool asked = next.valid() && write(next.get(), wish.data(), wish.size()) > 0;
-    uint64_t size = r.object_size != 0 ? r.object_size : o.size;
-    id = shmget(r.sysv_key, size, IPC_CREAT | IPC_EXCL | static_cast<int>(r.sysv_mode & 0777));
-    if (id < 0 && asked)
-      id = shmget(r.sysv_key, size, IPC_CREAT | IPC_EXCL | static_cast<int>(r.sysv_mode & 0777));
+    const uint64_t size = r.object_size != 0 ? r.object_size : o.size;
+    id = make_segment(r, size);
     if (id < 0) {
       return make_error(ExitCode::kSystem, errno,
                         "no SysV shared memory with key {:#x} and {} bytes ({}): remove the one in the way "

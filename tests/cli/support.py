@@ -44,7 +44,7 @@ class CkptTest(unittest.TestCase):
 
     def ckpt(self, *args, env=None, **kwargs):
         return subprocess.run([CKPT, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=60, env=env or clean_environment(),
+                              stderr=subprocess.PIPE, text=True, timeout=120, env=env or clean_environment(),
                               **kwargs)
 
     def check_refusal(self, result, code, *words):

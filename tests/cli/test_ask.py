@@ -48,7 +48,7 @@ class NotToBeAsked(CkptTest):
     def test_no_handler_is_never_signalled(self):
         # The signal's default action would kill it.
         with self.program("no-handler") as p:
-            self.both(UNAVAILABLE, "does not handle checkpoint signal 60", p.pid)
+            self.refuse(UNAVAILABLE, "does not handle checkpoint signal 60", "now", "--timeout=1s", p.pid)
             self.assertIsNone(p.poll())
 
     def test_zombie(self):

@@ -79,7 +79,7 @@ class BackFaults(ToldJob):
             return True
 
     def wait_until(self, what, condition):
-        end = time.monotonic() + 40
+        end = time.monotonic() + 120
         while not condition():
             self.assertLess(time.monotonic(), end, what)
             time.sleep(0.005)  # between two looks

@@ -71,7 +71,7 @@ class BackOfJob(ToldJob):
             return f.read().strip()
 
     def wait_until(self, condition):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not condition():
             self.assertLess(time.monotonic(), end)
             time.sleep(0.005)  # between two looks
@@ -125,12 +125,13 @@ class BackOfJob(ToldJob):
                 self.start(**settings)
                 self.now()
                 self.back()
+                # An agent that has nothing to do leaves a moment after its answer; where it watches what is written, it stays.
+                self.wait_until(lambda: settings or all(os.listdir(f"/proc/{pid}/task") == [str(pid)] for pid in (self.program.pid, self.child)))
                 before = counts()
                 for n in range(100):
                     self.assertEqual(self.do(f"state['n'], state.update(n={n}), os.write(pipe[1], b'x')"), (0, None, 1))
                     self.back()
-                # An agent that has nothing to do leaves a moment after its answer.
-                end = time.monotonic() + 60
+                end = time.monotonic() + 120
                 while counts() != before and time.monotonic() < end:
                     time.sleep(0.01)
                 self.assertEqual(counts(), before)

@@ -36,7 +36,7 @@ class Back(ring.OnRing):
         self.comes_to(4000, 3)
         self.comes_to(7000, 3)
         self.limit(10**9)
-        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(job.wait(240), 0, self.said())
         self.assertEqual(sorted(line.split()[0] for line in self.said().splitlines() if "ended" in line), ["h1", "h2", "h3"])
 
     def test_who_asks_goes(self):
@@ -65,14 +65,14 @@ class Back(ring.OnRing):
                     self.comes_to(5000)
                     self.assertEqual(self.said().count("round 4000\n"), 1)
                 self.limit(10**9)
-                self.assertEqual(job.wait(60), 0, self.said())
+                self.assertEqual(job.wait(240), 0, self.said())
 
     def test_what_cannot_go_back(self):
         """A part alone; what is no checkpoint; where a process has ended since."""
         job = self.run_ring()
         self.now(job.pid)
         [part] = glob.glob(f"{self.images}/h1/*.job")
-        done = self.hosts.run("h1", CKPT, "back", part, timeout=120)
+        done = self.hosts.run("h1", CKPT, "back", part, timeout=240)
         self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
         self.assertIn("several hosts", done.stderr)
         done = self.back(job.pid, self.dir + "/nothing.hosts", ok=False)
@@ -80,7 +80,7 @@ class Back(ring.OnRing):
         # Who is of the job would be ended by it.
         hosts = self.hosts.run("h1", "sh", "-c", "tr '\\0' '\\n' < /proc/%d/environ | grep -E '^CKPT_(HOSTS|JOB)='" %
                                self.pid_of("h1", "python3 ring.py")).stdout.split()
-        done = self.hosts.run("h1", "env", *hosts, CKPT, "back", str(self.pid_of("h1", "python3 ring.py")), timeout=120)
+        done = self.hosts.run("h1", "env", *hosts, CKPT, "back", str(self.pid_of("h1", "python3 ring.py")), timeout=240)
         self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
         self.assertIn("started by the job", done.stderr)
         # The third's end of the ring.
@@ -102,7 +102,7 @@ class Back(ring.OnRing):
         self.now(job.pid)
         self.back(job.pid)
         open(self.dir + "/go", "w").close()
-        self.assertEqual(job.wait(120), 0, self.said())
+        self.assertEqual(job.wait(240), 0, self.said())
         self.assertEqual(self.said().count(f"sum {total * (total - 1) // 2}"), 2, self.said())
 
 

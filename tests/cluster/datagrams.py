@@ -96,7 +96,7 @@ class Datagrams(over_hosts.OverHosts):
         self.kill_all(job)
         job = self.start([RESTART, "--hosts", "h3,h4", "--launch", self.hosts.launch, self.images], "back")
         open(self.dir + "/restarted", "w").close()
-        self.assertEqual(job.wait(60), 0, self.said("back"))
+        self.assertEqual(job.wait(240), 0, self.said("back"))
         h1, h2 = self.hosts.address("h1"), self.hosts.address("h2")
         self.assertEqual(sorted(self.texts["back"][0].decode().splitlines()),
                          [f"client ['{h1}'] [('{h2}', 'first'), ('{h2}', 'second')]", f"server ['{h2}'] [('{h1}', 'waits'), ('{h1}', 'waits too')]",

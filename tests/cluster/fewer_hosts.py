@@ -117,7 +117,7 @@ class Fewer(over_hosts.OverHosts):
             name = life
             job = self.start([RESTART, self.images, "--hosts", where, "--launch", launch], name)
         open(self.dir + "/end", "w").close()
-        self.assertEqual(job.wait(60), 0, self.said(name))
+        self.assertEqual(job.wait(240), 0, self.said(name))
 
     def test_more_hosts_than_parts(self):
         job = self.run_job("sh", "-c", "echo up; while [ ! -e end ]; do sleep 0.1; done; echo ended")
@@ -127,7 +127,7 @@ class Fewer(over_hosts.OverHosts):
         self.kill_all(job)
         back = self.start([RESTART, self.images, "--hosts", "h1,h2,h3,h4", "--launch", self.hosts.launch], "back")
         open(self.dir + "/end", "w").close()
-        self.assertEqual(back.wait(60), 0, self.said("back"))
+        self.assertEqual(back.wait(240), 0, self.said("back"))
         self.assertIn("h3 is not needed: the checkpoint has 2 parts", self.said("back"))
         self.assertIn("ended", self.said("back"))
 

@@ -17,7 +17,7 @@ class Gather(over_hosts.OverHosts):
     count = 4
 
     def gather(self, *words):
-        return subprocess.run([CKPT, "gather", "--launch", self.hosts.launch, *words], capture_output=True, text=True, timeout=120, env=clean())
+        return subprocess.run([CKPT, "gather", "--launch", self.hosts.launch, *words], capture_output=True, text=True, timeout=240, env=clean())
 
     def refused(self, code, text, *words):
         done = self.gather(*words)
@@ -66,7 +66,7 @@ class Gather(over_hosts.OverHosts):
             self.hosts.crash(name)
         back = self.start([RESTART, "--hosts", "h3,h4", "--launch", self.hosts.launch, to], "back")
         open(self.dir + "/go", "w").close()
-        self.assertEqual(back.wait(120), 0, self.said("back"))
+        self.assertEqual(back.wait(240), 0, self.said("back"))
         self.assertEqual(self.said("back").count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said("back"))
 
     def test_another_part(self):

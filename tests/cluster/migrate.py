@@ -50,7 +50,7 @@ class Migrate(over_hosts.OverHosts):
 
     def ends_well(self, job):
         open(self.dir + "/go", "w").close()
-        self.assertEqual(job.wait(120), 0, self.said())
+        self.assertEqual(job.wait(240), 0, self.said())
         self.said()
         lines = self.texts["out"][0].decode().split("\n")
         count = len(lines) - 2
@@ -139,7 +139,7 @@ class Migrate(over_hosts.OverHosts):
 
     def end_look(self, asked):
         open(self.dir + "/seen", "w").close()
-        _, said = asked.communicate(timeout=120)
+        _, said = asked.communicate(timeout=240)
         return asked.returncode, said
 
     def test_all_stand(self):
@@ -158,7 +158,7 @@ class Migrate(over_hosts.OverHosts):
             self.assertEqual(f.read(), ran)
         self.assertEqual(self.texts["out"][0], text)
         self.assertEqual(self.end_look(asked)[0], 0)
-        _, said = other.communicate(timeout=60)
+        _, said = other.communicate(timeout=240)
         self.assertEqual(other.returncode, 0, said)
         self.places(counter="h1", echo="h3")
         self.ends_well(job)
@@ -201,7 +201,7 @@ class Migrate(over_hosts.OverHosts):
         self.places(counter="h1", echo="h2")
         self.goes_on()
         open(self.dir + "/go", "w").close()
-        job.wait(120)
+        job.wait(240)
         self.hosts.run("h2", "kill", "-9", "-1")  # what nobody ends there any more has our pipe
         self.ends_well(job)
 
@@ -218,7 +218,7 @@ class Migrate(over_hosts.OverHosts):
         [checkpoint] = glob.glob(self.images + "/*.hosts")
         open(self.dir + "/go", "w").close()
         back = self.start([over_hosts.RESTART, "--hosts", "h1,h3", "--launch", self.hosts.launch, checkpoint], "back")
-        self.assertEqual(back.wait(60), 0, self.said("back"))
+        self.assertEqual(back.wait(240), 0, self.said("back"))
         self.said("back")
         lines = (printed + self.texts["back"][0].decode()).split("\n")
         count = len(lines) - 2
@@ -232,7 +232,7 @@ class Migrate(over_hosts.OverHosts):
         # What was at h1 is gone: the decision was made.
         wait_for("the end of the counter", lambda: not self.pids("h1", "python3 counter.py"))
         self.hosts.crash("h3")
-        _, said = asked.communicate(timeout=120)
+        _, said = asked.communicate(timeout=240)
         self.assertIn("it goes on where it was", said + self.said())
         self.assertNotEqual(asked.returncode, 0)
         self.places_but("h3", counter="h1", echo="h2")

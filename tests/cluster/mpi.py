@@ -107,9 +107,9 @@ class Mpi(OverHosts):
 
     def await_result(self, job, name):
         if self.ends:
-            self.assertEqual(job.wait(120), 0, self.said(name))
+            self.assertEqual(job.wait(240), 0, self.said(name))
         else:
-            wait_for("the result", lambda: self.texts[name][0].endswith(b" ranks\n") or job.poll() not in (None, 0), 120)
+            wait_for("the result", lambda: self.texts[name][0].endswith(b" ranks\n") or job.poll() not in (None, 0))
             self.kill_all(job)
         self.said(name)
 
@@ -130,7 +130,7 @@ class Mpi(OverHosts):
             self.comes_to(job, "out", tenth + 2)
             before = self.texts["out"][0]
             for _ in range(2):
-                done = subprocess.run([CKPT, "back", "--json", str(job.pid)], capture_output=True, text=True, timeout=200, env=clean())
+                done = subprocess.run([CKPT, "back", "--json", str(job.pid)], capture_output=True, text=True, timeout=240, env=clean())
                 self.assertEqual(done.returncode, 0, done.stderr + self.said())
                 self.assertNotIn("restarted", json.loads(done.stdout))
             again = f"round {(tenth + 2) * (self.rounds // 10 + 1)}\n".encode()
@@ -149,7 +149,7 @@ class Mpi(OverHosts):
         self.allow(4)
         self.comes_to(job, "out", 4)
         self.hosts.cut(host)
-        wait_for(lambda: "it goes on: " + self.said(), lambda: f" on {where}; its processes stood for" in self.said() or job.poll() is not None, 60)
+        wait_for(lambda: "it goes on: " + self.said(), lambda: f" on {where}; its processes stood for" in self.said() or job.poll() is not None)
         self.assertNotIn("not in place", self.said())
         self.leads(job.pid)
         self.now(job.pid)
@@ -170,7 +170,7 @@ class Mpi(OverHosts):
             alone = not any("./ring" in w for _, w in self.hosts.processes(end))
             # By the host, or by a rank that is there.
             which = ("--from", start) if isinstance(rank, str) else ("--rank", str(rank))
-            done = subprocess.run([CKPT, "migrate", "--json", str(job.pid), *which, "--to", end], capture_output=True, text=True, timeout=120,
+            done = subprocess.run([CKPT, "migrate", "--json", str(job.pid), *which, "--to", end], capture_output=True, text=True, timeout=240,
                                   env=clean())
             self.assertEqual(done.returncode, 0, done.stderr + self.said())
             # Where the new host has no processes of the job yet, those of all others stay.

@@ -18,7 +18,7 @@ ON = os.path.join(os.path.dirname(CKPT), "ckpt-on")
 WHY_NOT = made_hosts.missing()
 
 
-def wait_for(what, condition, seconds=60):
+def wait_for(what, condition, seconds=240):
     """what: words, or a function that returns them: what was said until then."""
     end = time.monotonic() + seconds
     while True:
@@ -61,7 +61,7 @@ class OverHosts(unittest.TestCase):
             if p.poll() is None:
                 p.terminate()
                 try:
-                    p.wait(20)
+                    p.wait(60)
                 except subprocess.TimeoutExpired:
                     p.kill()
                     p.wait()
@@ -88,7 +88,7 @@ class OverHosts(unittest.TestCase):
         return b"".join(self.texts[name]).decode()
 
     def run_job(self, *program, hosts="h1,h2", options=()):
-        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.launch or self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", *options,
+        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.launch or self.hosts.launch, "--dir", self.images, "--stop-timeout", "30s", *options,
                            "--", *program])
 
     def leads(self, pid):
@@ -100,9 +100,9 @@ class OverHosts(unittest.TestCase):
 
     def now(self, pid, host=None, ok=True):
         words = (self.hosts.enter(host) if host else []) + [CKPT, "now", "--json", str(pid)]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=clean())
+            done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=clean())
             # A connection that is just being made, or given up before it was accepted: the message says that it passes.
             if not ok or done.returncode != 76 or "ask again later" not in done.stderr or time.monotonic() > deadline:
                 break

@@ -28,7 +28,7 @@ class Plugins(OverHosts):
     def test_members_on_all_hosts_greet_each_other(self):
         os.mkdir(self.dir + "/meet")
         wait = "while [ ! -e end ]; do :; done"
-        job = self.start([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--plugins", MEET, "--",
+        job = self.start([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "30s", "--plugins", MEET, "--",
                           "sh", "-c", f"cd {self.dir}; {ON} h2 sh -c 'cd {self.dir}; echo there; {wait}' & echo there; {wait}; wait; echo over"])
         self.leads(job.pid)
         wait_for(lambda: "both programs: " + self.said(), lambda: self.texts["out"][0].count(b"there") == 2)
@@ -46,7 +46,7 @@ class Plugins(OverHosts):
         self.assertEqual(returned, durable)
         self.now(back.pid)
         open(self.dir + "/end", "w", encoding="ascii").close()
-        self.assertEqual(back.wait(60), 0, self.said("back"))
+        self.assertEqual(back.wait(240), 0, self.said("back"))
         self.assertIn("over", self.said("back"))
 
 

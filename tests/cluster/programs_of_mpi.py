@@ -53,7 +53,7 @@ class ProgramsOfMpi(OverHosts):
         """marks: what it has said, in all of its lives, when a checkpoint is taken. done: whether all is there in the end."""
         job, name, rows = self.run_job(*words, hosts=HOSTS), "out", []
         for mark, hosts in zip(marks, LIVES):
-            wait_for(lambda m=mark, n=name: f"{m} of {n}: {self.said(n)}", lambda m=mark, n=name, j=job: m() or j.poll() is not None, 200)
+            wait_for(lambda m=mark, n=name: f"{m} of {n}: {self.said(n)}", lambda m=mark, n=name, j=job: m() or j.poll() is not None)
             self.assertIsNone(job.poll(), self.said(name))
             self.leads(job.pid)
             taken = self.now(job.pid)
@@ -63,9 +63,9 @@ class ProgramsOfMpi(OverHosts):
             self.kill_all(job)
             name = f"on {hosts}"
             job = self.start([os.environ["CKPT_RESTART"], self.images, "--hosts", hosts, "--launch", self.hosts.launch], name)
-        wait_for(lambda: "the end: " + self.said(name), lambda: done(name) or job.poll() is not None, 280)
+        wait_for(lambda: "the end: " + self.said(name), lambda: done(name) or job.poll() is not None)
         if ends:
-            self.assertEqual(job.wait(120), 0, self.said(name))
+            self.assertEqual(job.wait(240), 0, self.said(name))
         self.assertTrue(done(name), self.said(name))
         print(f"\n| {title} | " + " | ".join(f"{pause:.0f} ms, {size:.0f} MB" for pause, size in rows) + " |", flush=True)
 
@@ -80,7 +80,7 @@ class ProgramsOfMpi(OverHosts):
         row = re.compile(r"^ +\d+( +-?\d+(\.\d+)?){5} *$", re.M)
         words = lambda hosts: [*self.open_mpi(hosts, 6), "lmp", "-in", "in.melt", "-log", "none"]
         whole = self.run_job(*words("h1:2,h2:2,h3:2"), hosts=HOSTS)
-        self.assertEqual(whole.wait(120), 0, self.said())
+        self.assertEqual(whole.wait(240), 0, self.said())
         self.said()
         rows = [m.group() for m in row.finditer(self.texts.pop("out")[0].decode())]
         self.assertEqual(len(rows), 31)

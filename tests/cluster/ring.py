@@ -72,7 +72,7 @@ class OnRing(over_hosts.OverHosts):
 
     def back(self, pid, *more, host=None, ok=True):
         words = (self.hosts.enter(host) if host else []) + [CKPT, "back", "--json", str(pid), *more]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=200, env=clean())
+        done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=clean())
         if not ok:
             return done
         self.assertEqual(done.returncode, 0, done.stderr + self.said())

@@ -107,14 +107,14 @@ class Run(OverHosts):
 
     def test_srun_is_refused(self):
         job = self.run_job("/usr/bin/srun", "./app")
-        self.assertEqual(job.wait(60), 78, self.said())
+        self.assertEqual(job.wait(240), 78, self.said())
         self.assertIn("srun: starts processes that are connected to slurmstepd", self.said())
 
     def test_exit_code_and_streams(self):
         # A command may close what it writes to, and read on.
         reads_on = f"head -c 3000000 /dev/zero | {ON} h2 'exec > {self.dir}/got 2>&1; sleep 0.2; cat'; wc -c < {self.dir}/got"
         job = self.run_job("sh", "-c", f"hostname; {reads_on}; echo 3 | {ON} h2 'read n; hostname; echo to stderr >&2; exit $n'")
-        self.assertEqual(job.wait(60), 3, self.said())
+        self.assertEqual(job.wait(240), 3, self.said())
         self.assertEqual(self.said(), "h1\n3000000\nh2\nto stderr\n")
 
     def test_the_program_is_started_as_it_was_called(self):
@@ -124,7 +124,7 @@ class Run(OverHosts):
         look = f"printf '%s %s ' \"$1\" \"$PWD\"; grep SigIgn /proc/self/status; {ON} h2 'grep SigIgn /proc/self/status'"
         self.cwd = odd
         job = self.run_job("sh", "-c", look, "sh", b"caf\xe9")
-        self.assertEqual(job.wait(60), 0, self.texts)
+        self.assertEqual(job.wait(240), 0, self.texts)
         for reader in self.readers["out"]:
             reader.join(10)
         nothing = b"SigIgn:\t0000000000000000\n"
@@ -138,7 +138,7 @@ class Run(OverHosts):
         self.launch = f"{self.hosts.launch} env -u CKPT_KEY_FILE -u CKPT_MODE"
         look = "echo $CKPT_KEY_FILE $CKPT_MODE"
         job = self.run_job("sh", "-c", f"{look}; {ON} h2 '{look}'")
-        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(job.wait(240), 0, self.said())
         self.assertEqual(self.said(), f"{self.dir}/key fork\n" * 2)
 
     def test_asked_to_end_while_it_starts(self):
@@ -149,7 +149,7 @@ class Run(OverHosts):
         job = self.run_job("true")
         wait_for("the call", lambda: os.path.exists(self.dir + "/called"))
         job.terminate()
-        self.assertEqual(job.wait(30), 143, self.said())
+        self.assertEqual(job.wait(240), 143, self.said())
         self.assertEqual(self.said(), "ckpt: given up, for signal 15 came\n")
 
     def test_nohup(self):
@@ -173,10 +173,10 @@ class Run(OverHosts):
         for where, name in ((("h2",), ""), ((), head)):
             for text in ('{"leave_out": 1}', '{"move": {"from": []}}', '{"back": {"checkpoint": {}}}'):
                 words = (self.hosts.enter(*where) if where else []) + ["/usr/bin/python3", "-c", ask, name, text]
-                done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+                done = subprocess.run(words, capture_output=True, text=True, timeout=240)
                 self.assertIn("does not understand", done.stdout, done.stderr + self.said())
         # Cut short, it would name other processes.
-        long = subprocess.run([CKPT, "now", "--leave-out", "x," * 300, str(job.pid)], capture_output=True, text=True, timeout=60)
+        long = subprocess.run([CKPT, "now", "--leave-out", "x," * 300, str(job.pid)], capture_output=True, text=True, timeout=240)
         self.assertEqual((long.returncode, long.stderr), (64, "ckpt: --leave-out: is too long (name programs, or say all)\n"))
         self.assertIsNone(job.poll(), self.said())
 
@@ -189,7 +189,7 @@ class Run(OverHosts):
         job = self.run_job("sh", "-c", f"{ON} h2 python3 ends.py & exec python3 ends.py")
         wait_for("both", lambda: self.said().count("up") == 2)
         job.terminate()
-        job.wait(60)
+        job.wait(240)
         self.assertEqual(self.said().count("asked 1\n"), 1, self.said())
 
     def test_streams_wait_for_who_reads(self):
@@ -211,7 +211,7 @@ class Run(OverHosts):
                 for name, text in tried.items()}
         for p in said.values():
             self.addCleanup(p.kill)
-        self.assertEqual({name: p.communicate(timeout=60)[0] for name, p in said.items()}, {"out": f"{many}\n", "in": f"{many}\n", "few": "y\n"})
+        self.assertEqual({name: p.communicate(timeout=240)[0] for name, p in said.items()}, {"out": f"{many}\n", "in": f"{many}\n", "few": "y\n"})
         waits = subprocess.Popen([*self.hosts.enter("h2"), "sh", "-c", f"exec {on} 'sleep 321'"])
         self.addCleanup(waits.kill)
 
@@ -241,7 +241,7 @@ class Run(OverHosts):
         path = f"{self.dir}/forged"
         with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as f:
             json.dump(table, f)
-        done = self.hosts.run("h2", "env", f"CKPT_ON={path}", ON, "h1", "touch", f"{self.dir}/done", timeout=60)
+        done = self.hosts.run("h2", "env", f"CKPT_ON={path}", ON, "h1", "touch", f"{self.dir}/done", timeout=240)
         self.assertEqual(done.returncode, 77, done.stderr)
         self.assertFalse(os.path.exists(f"{self.dir}/done"))
 
@@ -263,10 +263,10 @@ class Run(OverHosts):
         wait_for("processes for some", lambda: len(served()) > 10)
         self.assertLessEqual(len(served()), 18)
         many.stdin.close()
-        many.wait(60)
+        many.wait(240)
         many.stdout.close()
         # And he who knows the key has his turn.
-        done = self.hosts.run("h2", "env", f"CKPT_ON={self.images}/h2/.hosts-table", ON, "h1", "echo", "hello", timeout=60)
+        done = self.hosts.run("h2", "env", f"CKPT_ON={self.images}/h2/.hosts-table", ON, "h1", "echo", "hello", timeout=240)
         self.assertEqual((done.returncode, done.stdout), (0, "hello\n"), done.stderr)
 
 
@@ -399,7 +399,7 @@ class Restart(OverHosts):
             self.addCleanup(held.kill)
             self.assertEqual(held.stdout.readline(), "listens\n")
             back = self.bring_back("h1,h2", "back")
-            self.assertEqual(held.wait(60), 0)
+            self.assertEqual(held.wait(240), 0)
         self.check_end(back, "back")
 
     def test_queues_larger_than_their_room(self):
@@ -431,7 +431,7 @@ class Restart(OverHosts):
         self.kill_all(job)
         back = self.bring_back("h3,h4", "back")
         open(self.dir + "/go", "w").close()
-        self.assertEqual(back.wait(120), 0, self.said("back"))
+        self.assertEqual(back.wait(240), 0, self.said("back"))
         words = sorted(self.texts["back"][0].decode().splitlines())
         self.assertEqual(words, ["answers b'!' b'!'", f"queued {sizes[0]} {sizes[1]} 8192 8192",
                                  f"read {sizes[1]} True", f"read {sizes[0]} True"], self.said("back"))
@@ -481,7 +481,7 @@ class Restart(OverHosts):
             self.kill_all(job)
             name = life
             job = self.bring_back(hosts, name)
-        self.assertEqual(job.wait(60), 0, self.said(name))
+        self.assertEqual(job.wait(240), 0, self.said(name))
 
 
 if __name__ == "__main__":

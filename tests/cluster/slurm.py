@@ -50,6 +50,7 @@ class Slurm(mpi.OpenMpi):
     def setUp(self):
         super().setUp()
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT", "SLURM", "OMPI"))}
+        self.environment["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
         self.environment.update(SLURM_CONF=self.dir + "/slurm.conf", PATH=os.path.dirname(CKPT) + ":/usr/sbin:" + os.environ["PATH"])
         self.daemons = []
         self.addCleanup(self.end_daemons)
@@ -79,7 +80,7 @@ class Slurm(mpi.OpenMpi):
                     "--pid-file", self.dir + "/munge/pid", "--log-file", self.dir + "/munge/log", "--seed-file", self.dir + "/munge/seed")
         wait_for("munged", lambda: os.path.exists(self.dir + "/munge.socket"))
         nodes = "\n".join(f"NodeName={n} NodeAddr={self.hosts.address(n)} CPUs=2 State=UNKNOWN" for n in self.hosts.names)
-        port = 20000 + os.getpid() % 10000 * 2
+        port = 20000 + os.getpid() % 6000 * 2  # below those that the kernel gives to connections
         with open(self.dir + "/slurm.conf", "w", encoding="ascii") as f:
             f.write(CONF.format(controller=os.uname().nodename.split(".")[0], network=self.hosts.network, dir=self.dir, port=port, next_port=port + 1,
                                 nodes=nodes))
@@ -89,7 +90,7 @@ class Slurm(mpi.OpenMpi):
         wait_for("four idle nodes", lambda: self.slurm("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "4")
 
     def slurm(self, *words):
-        return subprocess.run(words, capture_output=True, text=True, env=self.environment, cwd=self.dir, check=False, timeout=60).stdout
+        return subprocess.run(words, capture_output=True, text=True, env=self.environment, cwd=self.dir, check=False, timeout=240).stdout
 
     def output(self, job):
         try:
@@ -127,7 +128,7 @@ class Slurm(mpi.OpenMpi):
         self.slurm("scancel", "--batch", "--signal=USR1", job)
         self.allow(10)
         try:
-            wait_for("the end of the job", lambda: " ranks\n" in self.output(job), 120)
+            wait_for("the end of the job", lambda: " ranks\n" in self.output(job))
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.slurm('scontrol', 'show', 'job', job)} {self.log()}") from error
         whole = mpi.expected(self.rounds, self.ranks)

@@ -47,16 +47,16 @@ class Solvers(OverHosts):
             def is_there():
                 self.assertIsNone(job.poll(), self.said(name))
                 return lines[tenth - 1] in text()
-            wait_for(lambda: f"tenth {tenth} of {name}: {text()}", is_there, 300)
+            wait_for(lambda: f"tenth {tenth} of {name}: {text()}", is_there)
             self.leads(job.pid)
             self.now(job.pid)
             self.kill_all(job)
             said.append(text())
             name = f"life {life + 2}"
             job = self.start([os.environ["CKPT_RESTART"], self.images, "--hosts", hosts, "--launch", self.hosts.launch], name)
-        wait_for(lambda: "the end: " + text(), lambda: text().endswith("done\n") or job.poll() is not None, 300)
+        wait_for(lambda: "the end: " + text(), lambda: text().endswith("done\n") or job.poll() is not None)
         if self.ends:
-            self.assertEqual(job.wait(120), 0, self.said(name))
+            self.assertEqual(job.wait(240), 0, self.said(name))
         else:
             self.kill_all(job)
         said.append(text())

@@ -26,7 +26,7 @@ class Ssh(over_hosts.OverHosts):
     def kill_all(self, job):
         for name in self.hosts.names:
             self.hosts.run(name, "kill", "-9", *map(str, self.of_job(name)))
-        job.wait(30)
+        job.wait(240)
         for name in self.hosts.names:
             wait_for(f"the end of the job on {name}", lambda n=name: not self.of_job(n))
 
@@ -40,7 +40,7 @@ class Ssh(over_hosts.OverHosts):
         self.kill_all(job)
         job = self.start([RESTART, "--hosts", "h1,h2", "--launch", self.hosts.launch, self.images], "back")
         open(self.dir + "/go", "w").close()
-        self.assertEqual(job.wait(120), 0, self.said("back"))
+        self.assertEqual(job.wait(240), 0, self.said("back"))
         self.assertEqual(self.said("back").count(f"sum {self.total * (self.total - 1) // 2}"), 2, self.said("back"))
 
 

@@ -85,7 +85,7 @@ class Unaccepted(over_hosts.OverHosts):
         self.assertEqual(done.returncode, 0, done.stderr + self.said())
 
     def check(self, job, name, late=False):
-        self.assertEqual(job.wait(60), 0, self.said(name))
+        self.assertEqual(job.wait(240), 0, self.said(name))
         h1 = self.hosts.address("h1")
         lines = ["accepted 127.0.0.1 near False", f"accepted {h1} {'x' * 3000}one. False", f"accepted {h1} gone False",
                  f"accepted {h1} silent. False", "answered 3004", "answered 7"]
@@ -140,7 +140,7 @@ class Unaccepted(over_hosts.OverHosts):
         self.leads(job.pid)
         self.take(job)
         open(self.dir + "/close", "w").close()
-        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(job.wait(240), 0, self.said())
         self.assertEqual(self.said(), "reset\n")
 
 

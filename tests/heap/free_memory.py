@@ -19,6 +19,7 @@ USAGE = 64
 
 def environment(**more):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT", "MALLOC_CONF")) and k != "LD_PRELOAD"}
+    clean["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
     return {**clean, **more}
 
 

@@ -25,6 +25,7 @@ PIPELINE = """
 
 def clean(**more):
     env = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    env["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
     env.update(more)
     return env
 

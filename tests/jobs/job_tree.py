@@ -11,7 +11,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from own_network import enter_own_network  # noqa: E402,F401  pylint: disable=unused-import
+from own_network import enter_own_ipc, enter_own_network  # noqa: E402,F401  pylint: disable=unused-import
 
 BUILD = os.path.abspath(os.environ["CKPT_BUILD"])
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
@@ -26,7 +26,8 @@ PATIENCE = float(os.environ.get("CKPT_PATIENCE", "90"))  # seconds, for anything
 def environment(**more):
     # Python unbuffered writes a line in two pieces, between which another process's line may come.
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k not in ("LD_PRELOAD", "PYTHONUNBUFFERED")}
-    clean.update(LC_ALL="C", **more)
+    clean.update(LC_ALL="C", CKPT_STOP_TIMEOUT=STOP_TIMEOUT)
+    clean.update(more)
     return clean
 
 

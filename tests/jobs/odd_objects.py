@@ -262,4 +262,5 @@ job_tree.adopt_orphans()
 
 if __name__ == "__main__":
     job_tree.enter_own_network()
+    job_tree.enter_own_ipc()
     unittest.main()

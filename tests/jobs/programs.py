@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from job_tree import LONG, NOBODY, Tree, adopt_orphans, environment, root_of
+from job_tree import LONG, NOBODY, Tree, adopt_orphans, enter_own_ipc, environment, root_of
 from programs_everyday import EVERYDAY
 from programs_list import PROGRAMS as FIRST
 
@@ -215,4 +215,5 @@ job came back wrong and nothing had said so.
 
 adopt_orphans()
 if __name__ == "__main__":
+    enter_own_ipc()
     main()

@@ -435,4 +435,5 @@ class SystemV(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    job_tree.enter_own_ipc()
     unittest.main(verbosity=2)

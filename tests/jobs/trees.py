@@ -343,4 +343,5 @@ signal.pause()
 
 
 if __name__ == "__main__":
+    job_tree.enter_own_ipc()
     unittest.main(verbosity=2)

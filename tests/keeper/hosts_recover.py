@@ -19,14 +19,14 @@ class Recover(KeptHosts):
 
     def goes_on(self, job, where, nth=1):
         """The head has said so, and its job runs there."""
-        wait_for(lambda: "a word of it\n" + self.said(), lambda: self.said().count("the job goes on from") >= nth or job.poll() is not None, 90)
+        wait_for(lambda: "a word of it\n" + self.said(), lambda: self.said().count("the job goes on from") >= nth or job.poll() is not None)
         self.assertIsNone(job.poll(), self.said())
         self.assertIn(f"on {where}\n", self.said())
         self.leads(job.pid)
 
     def ends_well(self, job, name="out"):
         open(self.dir + "/go", "w", encoding="ascii").close()
-        wait_for(lambda: "the end\n" + self.said(name), lambda: job.poll() is not None, 120)
+        wait_for(lambda: "the end\n" + self.said(name), lambda: job.poll() is not None)
         self.assertEqual(job.returncode, 0, self.said(name))
         self.assertIn("all done", self.said(name))
         self.assertEqual(self.said(name).count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said(name))
@@ -52,12 +52,12 @@ class Recover(KeptHosts):
         self.now(job.pid)
         client = [p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS)]
         self.hosts.cut("h2")
-        wait_for(lambda: "a word of it\n" + self.said(), lambda: " on h1, h4, h3; its processes stood for" in self.said(), 90)
+        wait_for(lambda: "a word of it\n" + self.said(), lambda: " on h1, h4, h3; its processes stood for" in self.said())
         self.assertIn("the part of h2 was computed", self.said())
         self.assertEqual([p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS)], client)
         self.leads(job.pid)
         self.assertEqual(self.now(job.pid)["hosts"], 3)
-        back = subprocess.run([CKPT, "back", str(job.pid)], env=clean(), capture_output=True, text=True, timeout=120, check=False)
+        back = subprocess.run([CKPT, "back", str(job.pid)], env=clean(), capture_output=True, text=True, timeout=240, check=False)
         self.assertEqual(back.returncode, 0, back.stderr + self.said())
         # What it holds now protects it again.
         self.hosts.crash("h3")
@@ -125,7 +125,7 @@ class Recover(KeptHosts):
         with subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean()) as asking:
             wait_for(lambda: "the point\n" + self.said(), lambda: self.stopped("h2"))
             self.hosts.crash("h2")
-            _, error = asking.communicate(timeout=60)
+            _, error = asking.communicate(timeout=240)
         self.assertNotEqual(asking.returncode, 0, error)
         self.goes_on(job, "h1, h4, h3")
         self.ends_well(job)
@@ -166,7 +166,7 @@ class Recover(KeptHosts):
                                                                       for host in ("h1", "h2", "h3")))
         self.hosts.crash("h2")
         self.hosts.crash("h3")
-        wait_for(lambda: "a word of it\n" + self.said(), lambda: "which is older" in self.said() or job.poll() is not None, 120)
+        wait_for(lambda: "a word of it\n" + self.said(), lambda: "which is older" in self.said() or job.poll() is not None)
         self.assertIsNone(job.poll(), self.said())
         self.leads(job.pid)
         self.assertEqual(self.now(job.pid)["hosts"], 3)
@@ -202,7 +202,7 @@ class Recover(KeptHosts):
     def test_refusals(self):
         def refused(code, words, *options):
             done = subprocess.run([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, *options, "--", "true"],
-                                  capture_output=True, text=True, timeout=60, env=clean(), check=False)
+                                  capture_output=True, text=True, timeout=240, env=clean(), check=False)
             self.assertEqual(done.returncode, code, done.stderr)
             for word in words:
                 self.assertIn(word, done.stderr)
@@ -211,7 +211,7 @@ class Recover(KeptHosts):
         # Nothing to go on from.
         job = self.begin()
         self.hosts.crash("h2")
-        wait_for("its end", lambda: job.poll() is not None, 90)
+        wait_for("its end", lambda: job.poll() is not None)
         self.assertEqual(job.returncode, UNAVAILABLE, self.said())
         self.assertIn("no checkpoint yet", self.said())
 
@@ -227,7 +227,7 @@ class Recover(KeptHosts):
                 self.hosts.crash(victim)
                 if number >= 9:  # two at a time: more than parity gives back, and it is said
                     self.hosts.crash("h3" if victim != "h3" else "h1")
-                    wait_for("its end", lambda j=job: j.poll() is not None, 120)
+                    wait_for("its end", lambda j=job: j.poll() is not None)
                     self.assertEqual(job.returncode, NOT_FOUND, self.said())
                     self.assertIn("more than parity gives back", self.said())
                 else:
@@ -242,7 +242,7 @@ class Recover(KeptHosts):
                 job = self.begin(spare="h4,h5")
                 self.now(job.pid)
                 self.hosts.crash("h2")
-                wait_for("a word of it", lambda: "the job goes on from" in self.said(), 90)
+                wait_for("a word of it", lambda: "the job goes on from" in self.said())
                 time.sleep(random.uniform(0, 1.5))
                 self.hosts.crash("h4")
                 self.goes_on(job, "h1, h5, h3", 2)

@@ -39,7 +39,7 @@ class KeptHosts(over_hosts.OverHosts):
         shell = (f"{ON} h2 {NUMBERS} server 5000 {TOTAL} {self.dir}/go & server=$!; {ON} h3 /usr/bin/python3 {self.dir}/idle.py {self.dir}/idles & "
                  f"{NUMBERS} client h2 5000 {TOTAL} {self.dir}/go && wait $server && echo all done")
         job = self.start([CKPT, "run", "--hosts", hosts or self.on, "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout",
-                          "10s", "--to", "keeper:", "--memory", memory, *more, "--", "sh", "-c", shell])
+                          "30s", "--to", "keeper:", "--memory", memory, *more, "--", "sh", "-c", shell])
         self.running("h1", NUMBERS)
         # Before that a process of the job may have no library yet.
         wait_for("the program on h3", lambda: os.path.exists(self.dir + "/idles"))
@@ -49,7 +49,7 @@ class KeptHosts(over_hosts.OverHosts):
 
     def running(self, host, words):
         try:
-            wait_for(f"{words} on {host}", lambda: [p for p, w in self.hosts.processes(host) if w.startswith(words)], 40)
+            wait_for(f"{words} on {host}", lambda: [p for p, w in self.hosts.processes(host) if w.startswith(words)])
         except AssertionError as error:
             raise AssertionError(f"{error}; {[self.said(name) for name in self.texts]}") from None
 
@@ -79,14 +79,14 @@ class KeptHosts(over_hosts.OverHosts):
 
     def check_end(self, job, name):
         open(self.dir + "/go", "w", encoding="ascii").close()
-        wait_for(lambda: "the end\n" + self.said(name), lambda: "all done" in self.said(name) or job.poll() is not None, 120)
+        wait_for(lambda: "the end\n" + self.said(name), lambda: "all done" in self.said(name) or job.poll() is not None)
         self.assertEqual(self.said(name).count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said(name))
         job.terminate()
-        job.wait(60)
+        job.wait(240)
 
     def refused(self, code, words, hosts):
         done = subprocess.run([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], capture_output=True, text=True,
-                              timeout=200, env=clean())
+                              timeout=240, env=clean())
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         for word in words:
             self.assertIn(word, done.stderr)

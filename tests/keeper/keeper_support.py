@@ -14,7 +14,7 @@ import unittest
 
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = f"{BUILD}/bin/ckpt", f"{BUILD}/bin/ckpt-restart"
-LIMIT = 60  # seconds, for each step
+LIMIT = 120  # seconds, for each step
 NOT_FOUND, UNAVAILABLE, IO, PERMISSION, USAGE = 66, 69, 74, 77, 64
 
 # Each block holds the round in which it was written; `check` fails if some block is of no round that can be.

@@ -46,6 +46,7 @@ class Plugins(unittest.TestCase):
         self.server = Server()
         self.addCleanup(self.server.listener.close)
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+        self.environment["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
         self.environment["CKPT_RECONNECT"] = f"127.0.0.1:{self.server.port}"
 
     def run_client(self, *options):
@@ -117,6 +118,7 @@ class Plugins(unittest.TestCase):
         self.refused(copy, 68, "is none of this version")
 
     def test_its_own_word(self):
+        self.environment["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
         self.environment["CKPT_RECONNECT"] = "nowhere"
         self.refused(RECONNECT, 78, "CKPT_RECONNECT names no servers")
 

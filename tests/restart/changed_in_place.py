@@ -127,7 +127,9 @@ print(c.execute('select sum(v) from t').fetchone()[0], c.execute('pragma integri
 
 
 def environment():
-    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    clean["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
+    return clean
 
 
 class ChangedInPlace(unittest.TestCase):

@@ -58,7 +58,7 @@ def suid_dumpable():
 class Dropped(unittest.TestCase):
     def setUp(self):
         signal.signal(signal.SIGALRM, lambda *_: self.fail("hangs"))
-        signal.alarm(100)
+        signal.alarm(240)
         self.addCleanup(signal.alarm, 0)
         self.directory = tempfile.mkdtemp(prefix="ckpt-dropped-")
         self.addCleanup(shutil.rmtree, self.directory)

@@ -25,7 +25,7 @@ needs_root = unittest.skipIf(os.geteuid() != 0, "needs root")
 class Hostile(unittest.TestCase):
     def setUp(self):
         signal.signal(signal.SIGALRM, lambda *_: self.fail("hangs"))
-        signal.alarm(100)
+        signal.alarm(240)
         self.addCleanup(signal.alarm, 0)
         self.directory = tempfile.mkdtemp(prefix="ckpt-hostile-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)

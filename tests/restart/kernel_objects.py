@@ -2,6 +2,7 @@
 """Kernel objects of one process: each comes back as it was, or the checkpoint says that it will not and no restart is
 promised."""
 
+import ctypes
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
-from own_network import enter_own_network  # noqa: E402
+from own_network import enter_own_ipc, enter_own_network  # noqa: E402
 from stepped_program import CKPT, RESTART, Program, environment
 from stepped_test import LOOP, NOT_RESTARTABLE, PRELUDE, SteppedTest, needs_root
 
@@ -350,6 +351,37 @@ class Others(SteppedTest):
         self.assertIn("comes back with id", " ".join(self.notes))
 
     @needs_root
+    def test_another_is_given_the_number_that_is_wished_for(self):
+        """The kernel gives it to whoever is first. That one goes, and the number is wished for again."""
+        libc = ctypes.CDLL(None)
+        self.start()
+        self.do("libc.shmat.restype = ctypes.c_void_p", "m = libc.shmget(77, 4096, 0o1600)", "a = libc.shmat(m, None, 0)", "ctypes.memset(a, 120, 4)")
+        number = int(self.ask("m"))
+        self.checkpoint()
+        self.kill_program()
+        libc.shmctl(number, 0, None)
+
+        def stopped():
+            with open("/proc/%d/stat" % restart.child.pid, encoding="ascii") as stat:
+                return stat.read().rpartition(") ")[2][0] == "T"
+
+        restart = Program([RESTART, "--json", self.images], CKPT_TEST_POINT="restart.segment=stop:0")
+        self.addCleanup(restart.child.kill)
+        while not stopped():
+            self.assertIsNone(restart.child.poll())
+            time.sleep(0.005)
+        self.assertEqual(libc.shmget(0, 4096, 0o600), number)
+        libc.shmctl(number, 0, None)
+        with open("/proc/%d/task/%d/children" % (restart.child.pid, restart.child.pid), encoding="ascii") as children:
+            for pid in [restart.child.pid, *map(int, children.read().split())]:
+                os.kill(pid, signal.SIGCONT)
+        self.program, said = restart, restart.said()
+        self.addCleanup(self.end)
+        self.assertEqual([note for note in said["notes"] if "comes back with id" in note], [])
+        self.assertEqual(self.ask("m == libc.shmget(77, 4096, 0), ctypes.string_at(a, 4)"), "(True, b'xxxx')")
+        self.do("libc.shmctl(m, 0, None)")
+
+    @needs_root
     def test_locked_memory_that_nobody_may_touch(self):
         self.start()
         self.do("g = libc.mmap(None, 4096, 0, 0x22, -1, 0)", "libc.mlockall(1)")
@@ -408,4 +440,5 @@ class Others(SteppedTest):
 
 if __name__ == "__main__":
     enter_own_network()
+    enter_own_ipc()
     sys.exit(unittest.main())

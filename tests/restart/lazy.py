@@ -147,7 +147,7 @@ class Lazy(unittest.TestCase):
     def setUp(self):
         # A thread that waits for a page that never comes cannot say so.
         signal.signal(signal.SIGALRM, lambda *_: self.fail("hangs"))
-        signal.alarm(60)
+        signal.alarm(240)
         self.addCleanup(signal.alarm, 0)
         if self.allowed() is not None:
             self.skipTest(self.allowed())

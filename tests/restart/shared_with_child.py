@@ -52,7 +52,7 @@ os.kill(child, signal.SIGKILL)
 class Shared(unittest.TestCase):
     def setUp(self):
         signal.signal(signal.SIGALRM, lambda *_: self.fail("hangs"))
-        signal.alarm(100)
+        signal.alarm(240)
         self.addCleanup(signal.alarm, 0)
         self.directory = tempfile.mkdtemp(prefix="ckpt-shared-")
         self.addCleanup(shutil.rmtree, self.directory)

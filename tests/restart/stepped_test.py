@@ -48,7 +48,7 @@ class SteppedTest(unittest.TestCase):
 
     def setUp(self):
         signal.signal(signal.SIGALRM, lambda *_: self.fail("hangs"))
-        signal.alarm(120)
+        signal.alarm(240)
         self.addCleanup(signal.alarm, 0)
         self.directory = tempfile.mkdtemp(prefix="ckpt-objects-")
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)

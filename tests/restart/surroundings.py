@@ -146,7 +146,7 @@ ANOTHER_USER = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-grou
 class Surroundings(unittest.TestCase):
     def setUp(self):
         signal.signal(signal.SIGALRM, lambda *_: self.fail("hangs"))
-        signal.alarm(60)
+        signal.alarm(240)
         self.addCleanup(signal.alarm, 0)
         self.directory = tempfile.mkdtemp(prefix="ckpt-surroundings-")
         self.addCleanup(shutil.rmtree, self.directory)

@@ -21,7 +21,7 @@ import tempfile
 import time
 
 NO_PROCESS = 67     # exit code of ckpt (docs/exit_codes.md)
-STEP_TIMEOUT = 60  # seconds for ckpt now, and for a restart until the program runs
+STEP_TIMEOUT = 120  # seconds for ckpt now, and for a restart until the program runs
 
 
 class Failure(Exception):
@@ -405,7 +405,7 @@ class Trial:
                 pass
         if self.child is not None and self.child.poll() is None:
             try:
-                self.child.wait(timeout=5)
+                self.child.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self.child.kill()
                 self.child.wait()

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -20,6 +19,7 @@
 #include "base/raii_fd.h"
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/text/failure.h"
+#include "cluster/keeper/low_priority.h"
 #include "image/read/reading_key.h"
 
 namespace ckpt::cli {
@@ -142,8 +142,7 @@ Result<int> start_disk_watch(int kept, const DiskWishes& wishes) {
   prctl(PR_SET_NAME, "ckpt-keeper-dsk");
   signal(SIGTERM, SIG_DFL);
   signal(SIGXFSZ, SIG_IGN);
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);
+  keeper::take_low_priority();
   // Not the keeper's socket, nor its lock: they end with the keeper.
   const int own = fcntl(kept, F_DUPFD_CLOEXEC, 3), seen = fcntl(events, F_DUPFD_CLOEXEC, 3);
   const int limit = static_cast<int>(sysconf(_SC_OPEN_MAX));
