@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/preload_rules.h"
 
@@ -41,6 +42,7 @@ void BufferPool::adopt(AddrRange memory, AddrRange touched, size_t bytes, size_t
 }
 
 AddrRange BufferPool::hand_over(AddrRange* touched) {
+  ASSERT(all_free());
   *touched = populated();
   const AddrRange memory = std::exchange(memory_, {});
   release_memory();
@@ -158,6 +160,7 @@ void BufferPool::release(uint32_t buffer) {
   {
     ScopedLock lock(lock_);
     uint32_t free = free_count_.load(std::memory_order_relaxed);
+    if (!CHECK(free < count_)) return;  // given back twice
     stack_[free] = buffer;
     free_count_.store(free + 1, std::memory_order_seq_cst);
     refilled = wanted_ != 0 && free + 1 >= wanted_;

@@ -3,6 +3,7 @@
 #include <bit>
 #include <new>
 
+#include "base/check.h"
 #include "base/page_runs.h"
 #include "base/preload_rules.h"
 
@@ -185,7 +186,8 @@ void SegmentTable::saved(SegmentId id) {
   // An addition: want() may have left its mark.
   static_assert(static_cast<uint32_t>(SegmentState::kSaved) ==
                 static_cast<uint32_t>(SegmentState::kCopying) + 1);
-  segments_[id.value].state.fetch_add(1, std::memory_order_release);
+  const uint32_t before = segments_[id.value].state.fetch_add(1, std::memory_order_release);
+  CHECK((before & ~kWanted) == static_cast<uint32_t>(SegmentState::kCopying));
 }
 
 void SegmentTable::settle(SegmentId id) {
@@ -225,6 +227,7 @@ SegmentState SegmentTable::want(SegmentId id) {
 }
 
 void SegmentTable::leave_copying(SegmentId id, SegmentState state) {
+  ASSERT(this->state(id) == SegmentState::kCopying || this->state(id) == SegmentState::kSaved);
   // seq_cst against await_copied(): either it sees the new state, or we see that it waits.
   segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_seq_cst);
   if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(segments_[id.value].state);

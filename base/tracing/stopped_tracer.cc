@@ -182,7 +182,7 @@ void StoppedTracer::unmask(Thread& t) {
 }
 
 // In a stop of it. signal: to be delivered, or 0.
-void StoppedTracer::let_go(Thread& t, int signal) {
+void StoppedTracer::release_thread(Thread& t, int signal) {
   unmask(t);
   trace::resume(PTRACE_DETACH, t.tid, signal);
   remove(t.tid);
@@ -194,7 +194,7 @@ void StoppedTracer::continued(int process) {
     Thread& t = threads_[i];
     if (t.process != process) continue;
     if (t.state == State::kHeld)
-      let_go(t, 0);
+      release_thread(t, 0);
     else
       trace::call(PTRACE_INTERRUPT, t.tid);  // let go when it stops
   }
@@ -206,7 +206,7 @@ void StoppedTracer::on_stop(Thread& t, int status) {
   const bool of_ours = t.state == State::kOurs;
   const bool at_entry = t.state == State::kStarting && event == 0 && signal == SIGTRAP && is_at_entry(t);
   if (processes_[t.process].stop_signal == 0 || (ends_ && t.masked))
-    return let_go(t, event == 0 && signal != kSystemCallStop && !at_entry ? signal : 0);
+    return release_thread(t, event == 0 && signal != kSystemCallStop && !at_entry ? signal : 0);
   if (at_entry) return hold_started(t);
   if (event != 0) {
     trace::resume(of_ours ? PTRACE_CONT : PTRACE_SYSCALL, t.tid, 0);
@@ -223,11 +223,12 @@ void StoppedTracer::on_group_stop(Thread& t, int signal) {
   if (!stops_a_process(signal)) {
     const int process = t.process, tid = t.tid;
     if (p.stop_signal != 0) continued(process);
-    if (Thread* again = find(tid); again != nullptr && again->state != State::kHeld) let_go(*again, 0);
+    if (Thread* again = find(tid); again != nullptr && again->state != State::kHeld)
+      release_thread(*again, 0);
     return;
   }
   p.stop_signal = signal;
-  if (ends_ && t.masked) return let_go(t, 0);
+  if (ends_ && t.masked) return release_thread(t, 0);
   switch (t.state) {
     case State::kOurs:
       trace::resume(PTRACE_CONT, t.tid, 0);
@@ -414,10 +415,10 @@ void StoppedTracer::interrupt_masked() {
   }
 }
 
-void StoppedTracer::let_all_go() {
+void StoppedTracer::release_all() {
   interrupt_masked();
   for (size_t i = thread_count_; i-- > 0;) {
-    if (threads_[i].state == State::kHeld) let_go(threads_[i], 0);
+    if (threads_[i].state == State::kHeld) release_thread(threads_[i], 0);
   }
   constexpr timespec kStep{0, 100'000};
   constexpr int kSteps = 10'000;

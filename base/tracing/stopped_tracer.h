@@ -52,7 +52,7 @@ class StoppedTracer {
   bool is_quiet() const;
   // Lets all threads go that are held, and waits until they have stopped, a second at most. The others stop when the
   // tracer ends.
-  void let_all_go();
+  void release_all();
   void expect_signals() { idle_rounds_ = 0; }
   // Was there something to do lately?
   bool is_busy() const { return idle_rounds_ < kRestless; }
@@ -84,7 +84,7 @@ class StoppedTracer {
   bool is_in_linker(const Thread& t) const;
   void on_signal(Thread& t, int signal);
   void look_for_signals();
-  void let_go(Thread& t, int signal);
+  void release_thread(Thread& t, int signal);
   void interrupt_masked();
   void continued(int process);
   long seize_listed(int process, bool& any);

@@ -64,7 +64,7 @@ inline void serve_orders(TracerOrders& orders, void* memory) {
         tracer.serve(kBusyNs);
         quiet = tracer.is_quiet() ? quiet + 1 : 0;
       }
-      tracer.let_all_go();
+      tracer.release_all();
       ends = true;
     }
     orders.done.store(given, std::memory_order_release);

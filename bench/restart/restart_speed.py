@@ -109,7 +109,7 @@ class MemoryHeld:
         self.holder = subprocess.Popen(["/usr/bin/python3", "-c", HOLDER, str(mib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.holder.stdout.readline() == b"held\n"
 
-    def let_go(self):
+    def release(self):
         self.holder.kill()
         self.holder.communicate()
 
@@ -169,7 +169,7 @@ def main():
                     held = MemoryHeld(mib + mib // 8) if not arguments.fresh else None
                     before = plain_rate(image, arguments.fifo)
                     if held:
-                        held.let_go()
+                        held.release()
                     row = restart(arguments.build, option, image, prefix)
                     forget(image)
                     plain = (before + plain_rate(image, arguments.fifo)) / 2

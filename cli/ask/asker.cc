@@ -291,7 +291,7 @@ Result<void> refuse_stopped(const Target& t) {
 }
 
 Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
-                      const AskWishes& wishes) {
+                      const AskOptions& wishes) {
   const int64_t started = now_ns();
   if (!wishes.stop_signal) CKPT_TRY(refuse_stopped(t));
   auto called = call_program(t, wishes.back_of_job);
@@ -335,7 +335,7 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
 }
 
 Result<Answer> read_answer(const Target& t, int connection, const AskLimits& limits,
-                           const OnProgress& on_progress, const AskWishes& wishes) {
+                           const OnProgress& on_progress, const AskOptions& wishes) {
   Stream stream(t, connection, limits, now_ns());
   Answer answer;
   while (true) {
@@ -381,9 +381,9 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
 }
 
 Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
-                   const OnProgress& on_progress, const AskWishes& asked) {
+                   const OnProgress& on_progress, const AskOptions& asked) {
   std::optional<StoppedTarget> stopped;
-  AskWishes wishes = asked;
+  AskOptions wishes = asked;
   if (t.state == 'T') {
     stopped.emplace();
     CKPT_TRY(stopped->seize(t));

@@ -31,7 +31,7 @@ Result<Target> examine_target(pid_t pid);
 
 // The same, where a process that is on its way from vfork or execve to the start of the library in it is waited for.
 // What stands still there (SIGSTOP) is not waited for.
-Result<Target> await_target(pid_t pid, int64_t most_ns = 10'000'000'000);
+Result<Target> await_target(pid_t pid, int64_t most_ns = 30'000'000'000);
 
 // The state letter of /proc/PID/stat now; '\0' when the process is gone.
 char process_state(pid_t pid);

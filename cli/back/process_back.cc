@@ -71,7 +71,7 @@ Result<void> ProcessBack::open(const std::string& path) {
 
 Result<void> ProcessBack::begin(const BackMember* part) {
   CKPT_TRY(open_window(part != nullptr ? part->members : 1));
-  AskWishes wishes;
+  AskOptions wishes;
   wishes.back_of_job = part != nullptr;
   auto connection = call(target_, ControlOperation::kBack, limits_, wishes);
   if (!connection.ok()) return connection.error();

@@ -22,7 +22,7 @@ namespace {
 // It outlives the job, so it must not be below the agent, which ends all that is.
 Result<void> start_host_keeper(const std::string& path, uint64_t bytes) {
   const size_t end = keeper_part(path), slash = path.substr(0, end).rfind('/') + 1;
-  KeeperWishes wishes;
+  KeeperSettings wishes;
   wishes.name = path.substr(slash, end - slash - kKeeperSuffix.size());
   wishes.memory_bytes = bytes;
   prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);

@@ -32,7 +32,7 @@ struct KeeperOptions {
 };
 
 Result<void> start(const KeeperOptions& o) {
-  KeeperWishes wishes;
+  KeeperSettings wishes;
   wishes.name = o.name;
   wishes.touch = !o.untouched;
   wishes.foreground = o.foreground;

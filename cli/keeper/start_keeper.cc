@@ -53,7 +53,7 @@ void say(int pipe, const Error& error) {
   if (pipe >= 0 && write(pipe, &error, sizeof(error)) != static_cast<ssize_t>(sizeof(error))) return;
 }
 
-Result<void> be_keeper(const KeeperWishes& wishes, int ready) {
+Result<void> be_keeper(const KeeperSettings& wishes, int ready) {
   auto place = keeper::take_place(wishes.name);
   if (!place.ok()) return place.error();
   auto memory = keeper::make_memory(wishes.name, wishes.memory_bytes);
@@ -96,8 +96,8 @@ Result<void> be_keeper(const KeeperWishes& wishes, int ready) {
 
 }  // namespace
 
-Result<void> start_keeper(const KeeperWishes& asked) {
-  KeeperWishes wishes = asked;
+Result<void> start_keeper(const KeeperSettings& asked) {
+  KeeperSettings wishes = asked;
   if (wishes.name.empty()) wishes.name = kDefaultKeeper;
   if (!is_keeper_name(wishes.name))
     return failure(ExitCode::kUsage, wishes.name, "is no name for a keeper",
@@ -144,7 +144,7 @@ Result<DiskWishes> disk_wishes(const std::string& directory, uint32_t every) {
   return wishes;
 }
 
-Result<void> ensure_keeper(const KeeperWishes& wishes) {
+Result<void> ensure_keeper(const KeeperSettings& wishes) {
   const KeeperPath path = keeper_path(geteuid(), wishes.name);
   ScopedFd directory;
   const auto there = ask_keeper(path.text, KeeperOperation::kOpen, &directory);

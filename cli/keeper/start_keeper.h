@@ -11,7 +11,7 @@
 
 namespace ckpt::cli {
 
-struct KeeperWishes {
+struct KeeperSettings {
   DiskWishes disk;
   std::string name;           // "": the default one
   uint64_t memory_bytes = 0;  // 0: half of the machine's
@@ -20,10 +20,10 @@ struct KeeperWishes {
 };
 
 // Returns when it answers; in the foreground, when it has ended. kUnavailable: one of that name is there.
-Result<void> start_keeper(const KeeperWishes& wishes);
+Result<void> start_keeper(const KeeperSettings& wishes);
 
 // The same, unless one is there.
-Result<void> ensure_keeper(const KeeperWishes& wishes);
+Result<void> ensure_keeper(const KeeperSettings& wishes);
 
 // A directory for images on a disk, made if it is missing; its whole path.
 Result<DiskWishes> disk_wishes(const std::string& directory, uint32_t every);

@@ -250,7 +250,7 @@ Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std
     if (memory.empty()) return {};
     return failure(ExitCode::kUsage, "--memory", "is of a keeper, and none is named", "add --to keeper:");
   }
-  KeeperWishes wishes;
+  KeeperSettings wishes;
   const size_t name = path.rfind('/') + 1;
   wishes.name = path.substr(name, path.size() - name - kKeeperSuffix.size());
   if (!memory.empty()) {

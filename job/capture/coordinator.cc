@@ -269,7 +269,7 @@ Coordinator::~Coordinator() {
     }
     sys::call(__NR_close, m.socket);
   }
-  stopped_.let_go();
+  stopped_.release_all();
   if ((!done_ || place.streamed) && temporary_.valid()) remove_job_directory(directory_, name_.temporary);
 }
 

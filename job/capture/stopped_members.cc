@@ -73,7 +73,7 @@ void StoppedMembers::expect_signals() {
   if (helper_ != 0) (void)give(TracerOrders::What::kExpect, 0, 0);
 }
 
-void StoppedMembers::let_go() {
+void StoppedMembers::release_all() {
   if (helper_ == 0) return;
   (void)give(TracerOrders::What::kEnd, 0, 0);
   int status = 0;

@@ -14,7 +14,7 @@ namespace ckpt::job {
 class StoppedMembers {
  public:
   explicit StoppedMembers(Arena& arena) : arena_(arena) {}
-  ~StoppedMembers() { let_go(); }
+  ~StoppedMembers() { release_all(); }
   StoppedMembers(const StoppedMembers&) = delete;
   StoppedMembers& operator=(const StoppedMembers&) = delete;
 
@@ -25,7 +25,7 @@ class StoppedMembers {
   // The members are about to signal their threads: the helper looks more often whether something has come.
   void expect_signals();
   // When our code in the members has come to its end: they are as they were before.
-  void let_go();
+  void release_all();
   // The helper was killed, as far as is known.
   bool is_gone() const { return gone_; }
   bool is_helper(int pid) const { return pid != 0 && pid == helper_; }

@@ -80,9 +80,10 @@ int place_of_kept_files(const Attempt& attempt) {
 }
 
 void keep_files_of(Attempt& attempt) {
-  attempt.keeper.open(attempt.space.arena(), place_of_kept_files(attempt),
-                      job::place() != nullptr ? kJobKeptFiles : attempt.cost.image, user_settings().files);
-  attempt.keeper.keep_all(attempt.space.log());
+  attempt.file_saver.open(attempt.space.arena(), place_of_kept_files(attempt),
+                          job::place() != nullptr ? kJobKeptFiles : attempt.cost.image,
+                          user_settings().files);
+  attempt.file_saver.keep_all(attempt.space.log());
 }
 
 // One member of a job is enough for the directory of temporary files that all use.
@@ -134,7 +135,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
     keep_files_of(attempt);
-    if (is_first_of_job()) attempt.keeper.keep_temporary();
+    if (is_first_of_job()) attempt.file_saver.keep_temporary();
     capture.descriptors.set_kept_files(place_of_kept_files(attempt), job::place() != nullptr);
   }
   CKPT_TRY(capture.still_memory.open());
@@ -168,7 +169,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   if (attempt.capture.map.has_unknown_name() || attempt.capture.between_requests)
     attempt.outcome.spoiled = true;
   if (!looked.ok()) return looked.error();
-  if (attempt.in_force.files) attempt.keeper.keep_new(attempt.capture.descriptors.entries());
+  if (attempt.in_force.files) attempt.file_saver.keep_new(attempt.capture.descriptors.entries());
   points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
   points::at("stop.captured");
@@ -183,7 +184,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
 Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   Result<void> result = run_all(attempt, back_end);
   // After a success nearly nothing of this is left to do.
-  back_end.let_faults_go();
+  back_end.release_faults();
   // After a failure sockets are still set to send at once, for the stop: the program must not see that.
   attempt.capture.descriptors.hold_back_senders();
   // Before anything that waits for threads of the program: faults are still let go.
@@ -202,7 +203,7 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
     const bool kept =
         job::place() != nullptr && job::place()->stays;  // before the job's commit, which has been
     if (result.ok() && !kept)
-      attempt.keeper.keep_all(attempt.space.log());
+      attempt.file_saver.keep_all(attempt.space.log());
     else if (!result.ok() && attempt.cost.image[0] != '\0' && job::session() == nullptr)
       remove_kept_files(directory, attempt.cost.image);
   }
@@ -226,7 +227,7 @@ Result<void> Attempt::get_ready(const OtherThreads& others) {
 
 void Attempt::after_stop() {
   capture.descriptors.release();
-  keeper.after_stop();
+  file_saver.after_stop();
 }
 
 Result<void> Attempt::describe() {

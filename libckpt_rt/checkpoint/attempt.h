@@ -60,7 +60,7 @@ struct Attempt {
   PendingImage image;
   ProcessCapture capture{space.arena()};
   EagerCopies eager;
-  FileKeeper keeper;
+  FileSaver file_saver;
   check::ScopedChecks checks;
   StopClock clock;
   Stop stop{{capture, space, clock, cost}};

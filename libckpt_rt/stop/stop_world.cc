@@ -129,7 +129,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
   signalled_late_.store(0, std::memory_order_relaxed);
   awaited_.store(UINT32_MAX, std::memory_order_relaxed);
   slots_.store(nullptr, std::memory_order_relaxed);
-  for (ThreadSlot*& slot : alone_) slot = nullptr;
+  for (ThreadSlot*& slot : first_arrived_) slot = nullptr;
   // release: handlers that see the new number see the words above as well.
   requested_.store(released_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   t.signalled.clear();
@@ -384,7 +384,7 @@ void StopWorld::reset_after_restart() {
   urgency_.forget();
   for (std::atomic<bool>* flag : {&ahead_, &signalled_process_, &setxid_of_process_})
     flag->store(false, std::memory_order_relaxed);
-  for (ThreadSlot*& slot : alone_) slot = nullptr;
+  for (ThreadSlot*& slot : first_arrived_) slot = nullptr;
   for (std::atomic<int>& slot : in_exec_) slot.store(0, std::memory_order_relaxed);
 }
 

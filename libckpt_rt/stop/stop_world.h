@@ -159,8 +159,8 @@ class StopWorld {
   void start_on(ThreadSlot& slot, void (*work)(void*), void* argument);
   void await(ThreadSlot& slot);
   // The threads that arrived first: each can be woken without waking others. nullptr: there are fewer.
-  static constexpr uint32_t kAlone = 8;
-  ThreadSlot* alone(uint32_t i) const { return alone_[i]; }
+  static constexpr uint32_t kFirstArrived = 8;
+  ThreadSlot* first_arrived(uint32_t i) const { return first_arrived_[i]; }
 
   // Pending signals of the stopped threads and of the process are listed, and stay pending.
   struct Look {
@@ -223,7 +223,8 @@ class StopWorld {
   FutexWord workers_{0};
   std::atomic<bool> ahead_{false};
   std::atomic<ThreadSlot*> slots_{nullptr};
-  ThreadSlot* alone_[kAlone] = {};  // each written by its thread before it is counted in arrived_
+  ThreadSlot* first_arrived_[kFirstArrived] =
+      {};  // each written by its thread before it is counted in arrived_
   // Of this stop, or 0: when the first worker stood, when the last worker left, when the last thread left.
   std::atomic<int64_t> worker_stood_ns_{0}, last_worker_left_ns_{0}, last_left_ns_{0};
   std::atomic<int> signalled_late_{0};

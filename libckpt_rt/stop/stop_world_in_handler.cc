@@ -38,7 +38,7 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
     const uint32_t number = entered_.fetch_add(1, std::memory_order_relaxed);
     slot.group = group_of(number);
     slot.processor = current_processor();
-    if (number < kAlone) alone_[number] = &slot;
+    if (number < kFirstArrived) first_arrived_[number] = &slot;
     if (!waited) {
       // Before arrived_: the agent that counts this thread finds it here.
       workers_.fetch_add(1, std::memory_order_relaxed);

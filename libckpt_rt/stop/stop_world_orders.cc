@@ -12,7 +12,7 @@ namespace ckpt {
 // An order need not wake every thread there is. The first to arrive are groups of their own.
 uint32_t StopWorld::group_of(uint32_t number) {
   constexpr uint32_t kGroups = 31;  // without kWorkers
-  return number < kAlone ? 1u << number : 1u << (kAlone + number % (kGroups - kAlone));
+  return number < kFirstArrived ? 1u << number : 1u << (kFirstArrived + number % (kGroups - kFirstArrived));
 }
 
 void StopWorld::wake_waiting_threads(uint32_t groups) {

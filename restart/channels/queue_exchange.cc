@@ -104,7 +104,7 @@ bool QueueExchange::go_on() {
   return true;
 }
 
-Result<void> exchange_all(std::span<QueueExchange> all, const std::function<bool()>& ends) {
+Result<void> exchange_all(std::span<QueueExchange> all, const std::function<bool()>& gives_up) {
   for (;;) {
     std::vector<pollfd> polls;
     int64_t last = 0;
@@ -126,7 +126,7 @@ Result<void> exchange_all(std::span<QueueExchange> all, const std::function<bool
           ExitCode::kTimeout, 0,
           "{}: what was on its way between hosts cannot be given back: {}, and for 30 s no byte went or came",
           late->name(), late->how_far());
-    if (ends && ends()) return make_error(ExitCode::kUnavailable, 0, "the others have given up");
+    if (gives_up && gives_up()) return make_error(ExitCode::kUnavailable, 0, "the others have given up");
     poll(polls.data(), polls.size(), 20);
   }
 }

@@ -52,8 +52,8 @@ class QueueExchange {
   int64_t last_ns_;
 };
 
-// Until all are done. An error names one that is broken, or of which for 30 s no byte went or came. ends: looked at now and
+// Until all are done. An error names one that is broken, or of which for 30 s no byte went or came. gives_up: looked at now and
 // then; true: nobody needs it any more (kUnavailable).
-Result<void> exchange_all(std::span<QueueExchange> all, const std::function<bool()>& ends);
+Result<void> exchange_all(std::span<QueueExchange> all, const std::function<bool()>& gives_up);
 
 }  // namespace ckpt

@@ -26,6 +26,17 @@ class Usage(CkptTest):
                 self.assertRegex(self.ckpt(command, "--version").stdout, r"\Ackpt \d+\.\d+\.\d+\n\Z")
         self.assertRegex(self.ckpt("--version").stdout, r"\Ackpt \d+\.\d+\.\d+\n\Z")
 
+    def test_man_page_of_each_command(self):
+        man = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "docs", "man")
+        commands = re.findall(r"^  ([a-z]+) ", self.ckpt("--help").stdout.split("\nSubcommands:\n")[1], re.M)
+        self.assertGreater(len(commands), 15)
+        with open(f"{man}/ckpt.1", encoding="utf-8") as f:
+            page = f.read()
+        for command in commands:
+            with self.subTest(command):
+                self.assertTrue(os.path.exists(f"{man}/ckpt-{command}.1"))
+                self.assertIn(f"\n.Ss ckpt {command}\n", page)
+
     def test_help_of_restart_names_every_exit_code(self):
         said = subprocess.run([RESTART, "--help"], stdout=subprocess.PIPE, text=True, env=clean_environment())
         self.assertEqual(said.returncode, OK)

@@ -12,17 +12,17 @@ namespace {
 
 constexpr size_t kPart = 64 << 10;
 
-struct Way {
+struct Packing {
   const char* name;
   Codec codec;
   bool direct;
 };
-constexpr Way kWays[] = {{"plain", Codec::kNone, true},
-                         {"buffered", Codec::kNone, false},
-                         {"lz4", Codec::kLz4, true},
-                         {"zstd", Codec::kZstd, true}};
+constexpr Packing kPackings[] = {{"plain", Codec::kNone, true},
+                                 {"buffered", Codec::kNone, false},
+                                 {"lz4", Codec::kLz4, true},
+                                 {"zstd", Codec::kZstd, true}};
 
-class Repeated : public ImageTest, public ::testing::WithParamInterface<Way> {
+class Repeated : public ImageTest, public ::testing::WithParamInterface<Packing> {
  protected:
   SinkOptions options() const {
     SinkOptions o;
@@ -134,7 +134,7 @@ TEST_P(Repeated, IncrementsAndTheirFullImage) {
   EXPECT_LT(check(memory, 2), 24 * kPart);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Repeated, ::testing::ValuesIn(kWays),
+INSTANTIATE_TEST_SUITE_P(Ways, Repeated, ::testing::ValuesIn(kPackings),
                          [](const auto& way) { return way.param.name; });
 
 // A file of extents, each filled with its number, and their index.

@@ -92,12 +92,12 @@ void expect_same(const ckpt_tw_model& model, const ckpt_tw_options& o, const ckp
   repeated += result.repeated;
 }
 
-struct Way {
+struct Variant {
   ckpt_tw_saving saving;
   ckpt_tw_copier copier;
   int mono;
 };
-const Way kWays[] = {
+const Variant kVariants[] = {
     {{CKPT_TW_COPY, 1, 0}, CKPT_TW_DEVICE, 0},       {{CKPT_TW_COPY, 3, 0}, CKPT_TW_DEVICE, 0},
     {{CKPT_TW_COPY, 0, 0}, CKPT_TW_DEVICE, 0},       {{CKPT_TW_INCREMENTAL, 1, 0}, CKPT_TW_DEVICE, 0},
     {{CKPT_TW_REVERSE, 1, 0}, CKPT_TW_DEVICE, 0},    {{CKPT_TW_REVERSE, 1, 1}, CKPT_TW_DEVICE, 0},
@@ -114,11 +114,11 @@ TEST_P(SameResult, ThreadsAndWays) {
     ckpt_tw_options o = options_for(c.end, seed);
     const ckpt_tw_result expected = oracle(model, o);
     for (uint32_t threads : {1, 2, 3, 4}) {
-      for (const Way& way : kWays) {
+      for (const Variant& variant : kVariants) {
         o.threads = threads;
-        o.saving = way.saving;
-        o.copier = way.copier;
-        o.monoprogrammed = way.mono;
+        o.saving = variant.saving;
+        o.copier = variant.copier;
+        o.monoprogrammed = variant.mono;
         o.device_bytes_per_second = seed == 1 ? 50'000'000 : 2'000'000;
         o.batch = seed == 1 ? 1 : 7;  // threads that look at each other in unlike rhythms
         // 1: a thread has at most eight events that are not final.
@@ -180,12 +180,12 @@ TEST(SameResultShrinking, StatesThatGrowAndShrink) {
   const ckpt_tw_model model = chaos_model(chaos);
   ckpt_tw_options o = options_for(60, 5);
   const ckpt_tw_result expected = oracle(model, o);
-  for (const Way& way : kWays) {
-    if (way.saving.way == CKPT_TW_REVERSE) continue;
+  for (const Variant& variant : kVariants) {
+    if (variant.saving.way == CKPT_TW_REVERSE) continue;
     o.threads = 3;
     o.batch = 2;
-    o.saving = way.saving;
-    o.copier = way.copier;
+    o.saving = variant.saving;
+    o.copier = variant.copier;
     expect_same(model, o, expected);
   }
 }
@@ -200,11 +200,11 @@ TEST(SameResultPhold, AllWays) {
   const ckpt_tw_model model = phold_model(p);
   ckpt_tw_options o = options_for(30, 1);
   const ckpt_tw_result expected = oracle(model, o);
-  for (const Way& way : kWays) {
+  for (const Variant& variant : kVariants) {
     o.threads = 2;
-    o.saving = way.saving;
-    o.copier = way.copier;
-    o.monoprogrammed = way.mono;
+    o.saving = variant.saving;
+    o.copier = variant.copier;
+    o.monoprogrammed = variant.mono;
     o.device_bytes_per_second = 100'000'000;
     expect_same(model, o, expected);
   }

@@ -21,7 +21,7 @@ Result<Answer> back_part(const Json& plan) {
   try {
     OtherHosts others(STDIN_FILENO, plan.at("connections"));
     if (plan.contains("lost")) CKPT_TRY(others.lose_a_host(plan.at("lost")));
-    others.set_keeper_of_callers(plan.value("keeps_callers", ""));
+    others.set_holder_of_callers(plan.value("keeps_callers", ""));
     if (plan.contains("cookie")) {
       CKPT_TRY(connect_part(plan, others));
       return Answer();

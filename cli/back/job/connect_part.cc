@@ -236,7 +236,7 @@ class ConnectPart {
   ScopedFd listener_;
   std::list<Process> processes_;
   DatagramPeers datagrams_;
-  Strangers strangers_{others_.keeper_of_callers(), Strangers::Without::kOfLost};
+  Strangers strangers_{others_.holder_of_callers(), Strangers::Without::kOfLost};
 };
 
 }  // namespace

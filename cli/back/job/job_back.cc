@@ -399,7 +399,7 @@ class JobBack {
   LateProcesses late_{gate_};
   DatagramPeers datagrams_;
   const std::string no_keeper_;
-  Strangers strangers_{options_.others != nullptr ? options_.others->keeper_of_callers() : no_keeper_,
+  Strangers strangers_{options_.others != nullptr ? options_.others->holder_of_callers() : no_keeper_,
                        Strangers::Without::kOfJob};
   std::vector<int32_t> ended_;
 };

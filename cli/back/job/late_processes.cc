@@ -61,7 +61,7 @@ Result<void> LateProcesses::ask_to_stand(const JobProcess& process, uint32_t mem
   AskLimits brief;
   brief.answer_ns = 1'000'000'000;
   brief.total_ns = brief.answer_ns;
-  AskWishes wishes;
+  AskOptions wishes;
   wishes.back_of_job = true;
   auto connection = call(late->target, ControlOperation::kBack, brief, wishes);
   if (!connection.ok()) return connection.error();

@@ -98,7 +98,7 @@ bool OtherHosts::leads_to_lost(const SocketName& local, const SocketName& remote
          hosts_plan()->connections.contains({end_text(local), end_text(remote)});
 }
 
-Result<void> OtherHosts::come_to(const std::string& step, const std::function<bool()>& ends) {
+Result<void> OtherHosts::come_to(const std::string& step, const std::function<bool()>& gives_up) {
   if (passed_.contains(step)) return {};
   nlohmann::json said{{"say", "step"}, {"step", step}};
   // The head compares them: of each connection both ends have to be there.
@@ -107,7 +107,7 @@ Result<void> OtherHosts::come_to(const std::string& step, const std::function<bo
   for (;;) {
     pollfd wait{socket_, POLLIN, 0};
     if (poll(&wait, 1, 50) > 0) break;
-    if (ends && ends()) return gave_up();
+    if (gives_up && gives_up()) return gave_up();
   }
   nlohmann::json answer;
   if (!read_line(socket_, answer, 10'000) || answer.value("step", "") != step) return gave_up();
@@ -132,7 +132,7 @@ Result<void> OtherHosts::check_nobody_waits(int pidfd, int fd, const std::string
                  "nothing was changed; ask again, or restart the job with ckpt-restart --hosts");
 }
 
-Result<void> OtherHosts::give_back_queues(const std::function<bool()>& ends) {
+Result<void> OtherHosts::give_back_queues(const std::function<bool()>& gives_up) {
   std::vector<Room> rooms;
   std::vector<QueueExchange> all;
   for (const FarConnection& c : mine_) {
@@ -141,7 +141,7 @@ Result<void> OtherHosts::give_back_queues(const std::function<bool()>& ends) {
     for (const auto& part : c.queue) queue.emplace_back(part);
     all.emplace_back(c.fd.get(), queue, c.name);
   }
-  auto done = exchange_all(all, ends);
+  auto done = exchange_all(all, gives_up);
   for (const Room& room : rooms) room.put_back();
   return done;
 }

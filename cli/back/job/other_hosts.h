@@ -36,9 +36,9 @@ class OtherHosts {
   OtherHosts(int socket, const nlohmann::json& connections);
 
   // This host's processes have come to the step. Returns when those of all hosts have; at once for a step that was
-  // passed in an earlier attempt. An error (kUnavailable): the others have given up, the agent is gone, or `ends`,
+  // passed in an earlier attempt. An error (kUnavailable): the others have given up, the agent is gone, or `gives_up`,
   // which is called now and then, has returned true.
-  Result<void> come_to(const std::string& step, const std::function<bool()>& ends = {});
+  Result<void> come_to(const std::string& step, const std::function<bool()>& gives_up = {});
 
   bool leads_there(const SocketName& local, const SocketName& remote) const;
 
@@ -47,8 +47,8 @@ class OtherHosts {
   Result<void> lose_a_host(const nlohmann::json& plan);
   bool lost_a_host() const { return lost_a_host_; }
   // The name by which the first process of this host is asked to keep callers (base/protocol/unaccepted_protocol.h).
-  void set_keeper_of_callers(std::string name) { keeper_of_callers_ = std::move(name); }
-  const std::string& keeper_of_callers() const { return keeper_of_callers_; }
+  void set_holder_of_callers(std::string name) { holder_of_callers_ = std::move(name); }
+  const std::string& holder_of_callers() const { return holder_of_callers_; }
   // Where the job's hosts are then, for the library; empty: as at the checkpoint.
   std::span<const AddressLine> addresses() const;
   bool leads_to_lost(const SocketName& local, const SocketName& remote) const;
@@ -59,12 +59,12 @@ class OtherHosts {
   // Errors, if a process has connections in its listening socket that it has not accepted.
   static Result<void> check_nobody_waits(int pidfd, int fd, const std::string& name);
   // When the connections of all hosts are empty. Each gets the room afterwards that it had before.
-  Result<void> give_back_queues(const std::function<bool()>& ends);
+  Result<void> give_back_queues(const std::function<bool()>& gives_up);
 
  private:
   const int socket_;
   bool lost_a_host_ = false;
-  std::string keeper_of_callers_;
+  std::string holder_of_callers_;
   std::set<std::pair<std::string, std::string>> connections_;  // each from both ends
   std::set<std::string> passed_;
   std::vector<FarConnection> mine_;

@@ -54,7 +54,7 @@ void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& l
   answer_.reset();
   ends_ = false;
   thread_ = std::thread([this, pid, part, leave_out] {
-    AskWishes wishes;
+    AskOptions wishes;
     wishes.leave_out = leave_out;
     wishes.part = &part;
     wishes.at_step = [this](const std::string& step, const Answer& lines) {

@@ -119,7 +119,7 @@ void Head::end_for_move(const Result<void>& result) {
 
 // Those of the other hosts have been let go. What becomes of the new host from here on is as with any host of the job.
 Json Head::finish_move() {
-  const auto runs = in_place_->let_go();
+  const auto runs = in_place_->release();
   in_place_.reset();
   if (!runs.ok()) {
     why_ = fmt::format("{}: the processes of {} came there, and were lost at once: {}", moving_->to(),

@@ -155,7 +155,7 @@ Result<void> MovingInPlace::end_all() {
   return gone.ok() ? all_say_yes(crew_, *gone, "its processes could not be ended") : gone.error();
 }
 
-Result<void> MovingInPlace::let_go() {
+Result<void> MovingInPlace::release() {
   crew_.tell(part_, {{"say", "go"}});
   auto runs = HearEach{crew_, kPartNs}.hear(words({"", "", 0, true}, {"started"}));
   return runs.ok() ? Result<void>() : runs.error();

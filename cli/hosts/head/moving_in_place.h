@@ -3,7 +3,7 @@
 //
 // Owner: cli, the head. One thread.
 // Order: run() while all processes stand behind a checkpoint that counts; then the checkpoint's commit lets those of the other
-//        hosts go, and let_go() those of the new one.
+//        hosts go, and release() those of the new one.
 // Never: lets a process of the new host run before those of the old one have ended, or ends one of these before the new host
 //        and all connections are ready.
 #pragma once
@@ -40,7 +40,7 @@ class MovingInPlace {
   // Then: ends the processes of all hosts where they stand.
   Result<void> end_all();
   // When the others have been let go. Returns when the new host's processes run.
-  Result<void> let_go();
+  Result<void> release();
   // Where the hosts are now.
   const Json& table() const { return starts_->table(); }
 

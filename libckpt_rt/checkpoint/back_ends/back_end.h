@@ -63,7 +63,7 @@ class BackEnd {
 
   // --- the end, also after a failure of any of the above ---
   // While threads may still stand: threads that wait in a fault go on, and no thread is under guard.
-  virtual void let_faults_go() {}
+  virtual void release_faults() {}
   // Threads run: its own threads end, and all protection that is not kept.
   virtual void end() {}
   // The sink holds none of its buffers any more.

@@ -260,7 +260,7 @@ Result<void> GuardBackEnd::after_copying() {
 }
 
 // After a failure: nothing is protected when this returns, and nobody is under guard.
-void GuardBackEnd::let_faults_go() {
+void GuardBackEnd::release_faults() {
   if (open_ && !attempt_.stop.stands()) return close();
   if (!memory.is_open()) return;
   // In the stop: of a job, another member can fail when the guard is open already. What is taken from

@@ -35,7 +35,7 @@ class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
   bool stood_in_vain(ThreadSlot* first) override;
   void threads_stand(ThreadSlot* first) override;
   Result<void> capture_memory() override;
-  void let_faults_go() override;
+  void release_faults() override;
 
  private:
   Error refuse(const char* why);

@@ -116,7 +116,7 @@ void HandlerBackEnd::take_protection_off() {
   }
 }
 
-void HandlerBackEnd::let_faults_go() {
+void HandlerBackEnd::release_faults() {
   if (!attempt_.outcome.keeps_watch) watch_.protection.serve(nullptr);
 }
 

@@ -19,7 +19,7 @@ class HandlerBackEnd final : public ProtectingBackEnd {
   Result<void> get_ready() override;
   bool protects_ahead() const override { return true; }
   Result<void> capture_memory() override;
-  void let_faults_go() override;
+  void release_faults() override;
   void end() override;
 
  private:

@@ -3,7 +3,7 @@
 // there or given up: programs that tidy the directory leave it (remove_orphaned_kept_files), also those of another pid namespace,
 // for which our pid says nothing.
 //
-// Owner:     FileKeeper. Callers: the agent, while the program runs and in the stop.
+// Owner:     FileSaver. Callers: the agent, while the program runs and in the stop.
 // Never:     allocates, touches errno; removes the directory: members of a job share it.
 #pragma once
 

@@ -38,7 +38,7 @@ bool is_wanted(uint32_t mode, uint64_t links, int64_t changed_ns, uint32_t open_
 
 }  // namespace
 
-void FileKeeper::open(Arena& arena, int directory, const char* image, KeptFiles how) {
+void FileSaver::open(Arena& arena, int directory, const char* image, KeptFiles how) {
   arena_ = &arena;
   kept_.be_in(directory, kept_directory_of(image));
   how_ = how;
@@ -49,7 +49,7 @@ void FileKeeper::open(Arena& arena, int directory, const char* image, KeptFiles 
 }
 
 // made: the file has a link more.
-bool FileKeeper::link(int tid, int fd, uint64_t device, uint64_t inode, bool* made) {
+bool FileSaver::link(int tid, int fd, uint64_t device, uint64_t inode, bool* made) {
   if (how_ == KeptFiles::kCopies || device_ != device || !kept_.open()) return false;
   const TaskPath path(tid, "fd", fd);
   const KeptName name = kept_file_name(device, inode, false);
@@ -64,7 +64,7 @@ bool FileKeeper::link(int tid, int fd, uint64_t device, uint64_t inode, bool* ma
   return right;
 }
 
-void FileKeeper::keep(int tid, int fd) {
+void FileSaver::keep(int tid, int fd) {
   struct stat st;
   FdInfo info;
   char text[1024];
@@ -86,7 +86,7 @@ void FileKeeper::keep(int tid, int fd) {
   if (how_ == KeptFiles::kLinks || !copy(path.c_str(), st)) ++not_covered_;
 }
 
-void FileKeeper::keep_all(int log) {
+void FileSaver::keep_all(int log) {
   if (how_ == KeptFiles::kNone || arena_ == nullptr) return;
   not_covered_ = 0;
   seen_.clear();
@@ -103,20 +103,20 @@ void FileKeeper::keep_all(int log) {
   }
 }
 
-void FileKeeper::keep_temporary() {
+void FileSaver::keep_temporary() {
   if (how_ != KeptFiles::kAuto && how_ != KeptFiles::kLinks) return;
   temporary_.look(*arena_, device_, kept_);
   kept_.close();
 }
 
-void FileKeeper::keep_new(std::span<CapturedDescriptor> entries) {
+void FileSaver::keep_new(std::span<CapturedDescriptor> entries) {
   if (how_ == KeptFiles::kNone || how_ == KeptFiles::kCopies || arena_ == nullptr) return;
   temporary_.look_again(kept_);
   keep_opened(entries);
   kept_.close();
 }
 
-void FileKeeper::keep_opened(std::span<CapturedDescriptor> entries) {
+void FileSaver::keep_opened(std::span<CapturedDescriptor> entries) {
   uint32_t most = kMostInStop;
   for (CapturedDescriptor& d : entries) {
     if (!S_ISREG(d.now.mode) || d.in_flight || d.now.device != device_) continue;
@@ -131,7 +131,7 @@ void FileKeeper::keep_opened(std::span<CapturedDescriptor> entries) {
   }
 }
 
-bool FileKeeper::copy(const char* path, const struct stat& st) {
+bool FileSaver::copy(const char* path, const struct stat& st) {
   const auto size = static_cast<uint64_t>(st.st_size);
   const KeptName name = kept_file_name(st.st_dev, st.st_ino, true);
   if (size > kMostCopied || copied_ + size > kMostCopiedInAll ||

@@ -19,7 +19,7 @@ namespace ckpt {
 
 struct CapturedDescriptor;
 
-class FileKeeper {
+class FileSaver {
  public:
   // directory: of the images; image: the name or path of the image beside which files are kept. Allocates from the arena.
   void open(Arena& arena, int directory, const char* image, KeptFiles how);

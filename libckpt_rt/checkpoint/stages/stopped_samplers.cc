@@ -22,8 +22,8 @@ OtherThreads StoppedSamplers::threads() {
 void StoppedSamplers::start(void (*work)(void*), void* argument) {
   const uint32_t busy = count_ == 0 ? current_processor() : slots_[0]->processor;
   ThreadSlot* chosen = nullptr;
-  for (uint32_t i = 0; i < StopWorld::kAlone; ++i) {
-    ThreadSlot* slot = stop_state.world.alone(i);
+  for (uint32_t i = 0; i < StopWorld::kFirstArrived; ++i) {
+    ThreadSlot* slot = stop_state.world.first_arrived(i);
     if (slot == nullptr || (count_ != 0 && slot == slots_[0])) continue;
     if (chosen == nullptr || (chosen->processor == busy && slot->processor != busy)) chosen = slot;
   }

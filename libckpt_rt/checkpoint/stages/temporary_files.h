@@ -2,7 +2,7 @@
 // compiler's assembler text between two of its stages, a run that sort(1) is to merge. Hard links keep them beside the
 // image, with the names that they had in the stop: a restarted program finds them again.
 //
-// Owner:     FileKeeper. Callers: the agent of the job's first process: when it prepares, and in the stop.
+// Owner:     FileSaver. Callers: the agent of the job's first process: when it prepares, and in the stop.
 // Never:     fails a checkpoint; links what is another user's or was born before the job; looks at more than a
 //            bounded number of entries.
 #pragma once

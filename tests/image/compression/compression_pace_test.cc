@@ -8,18 +8,18 @@ namespace ckpt {
 namespace {
 
 // Text, as lz4 compresses it on one core: bytes for each ns, and what is left.
-struct Way {
+struct Speed {
   int acceleration;
   double rate, left;
 };
-constexpr Way kText[] = {{1, 0.71, 0.37}, {4, 0.74, 0.40}, {16, 0.96, 0.51}, {64, 2.14, 0.79}};
+constexpr Speed kText[] = {{1, 0.71, 0.37}, {4, 0.74, 0.40}, {16, 0.96, 0.51}, {64, 2.14, 0.79}};
 
 // One image; the time that it takes.
 double write(CompressionPace& pace, double device, uint64_t chunks, bool overlapped = true,
              int most = CompressionPace::kMost) {
   pace.start(overlapped, most);
-  const Way* way = std::find_if(std::begin(kText), std::end(kText),
-                                [&](const Way& w) { return w.acceleration == pace.acceleration(); });
+  const Speed* way = std::find_if(std::begin(kText), std::end(kText),
+                                  [&](const Speed& w) { return w.acceleration == pace.acceleration(); });
   EXPECT_NE(way, std::end(kText)) << pace.acceleration();
   constexpr double kChunk = 1 << 20;
   double total = 0;
