@@ -38,7 +38,7 @@ ROOMS = [
     ("heap", "base"),
     ("plugins", "include"),
     ("timewarp", "base copier include"),
-    ("restart", "base image/format image/read"),
+    ("restart", "base image/format image/read job/format"),
     ("cluster", "base"),
     ("cli", "base image/format image/write image/read image/rewrite job/format job/directory plugins restart cluster"),
 ]
