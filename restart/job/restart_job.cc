@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "image/read/image_catalog.h"
 #include "image/read/reading_key.h"
 #include "job/format/job_hold.h"
 #include "restart/channels/hosts_plan.h"
@@ -269,20 +270,14 @@ Result<std::optional<std::string>> find_job(const std::string& argument) {
   if (is_job_directory(path)) return std::optional(path);
   struct stat st;
   if (stat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) return std::optional<std::string>();
-  // The newest of all that is in it.
   std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
   std::optional<std::string> newest;
   std::optional<Error> why_not;
-  int64_t newest_ns = -1, newest_file_ns = -1;
+  int64_t newest_ns = -1;
   while (dir != nullptr) {
     const dirent* entry = readdir(dir.get());
     if (entry == nullptr) break;
     const std::string name = entry->d_name, whole = path + "/" + name;
-    struct stat file;
-    if (name.ends_with(".ckpt") && lstat(whole.c_str(), &file) == 0) {
-      newest_file_ns =
-          std::max(newest_file_ns, int64_t{file.st_mtim.tv_sec} * 1'000'000'000 + file.st_mtim.tv_nsec);
-    }
     if (!name.ends_with(kJobSuffix) || !is_job_directory(whole)) continue;
     auto manifest = read_manifest(whole);
     if (!manifest.ok()) {
@@ -293,13 +288,16 @@ Result<std::optional<std::string>> find_job(const std::string& argument) {
     newest_ns = manifest->time_ns;
     newest = whole;
   }
-  if (!newest && why_not && newest_file_ns < 0) return *why_not;
-  if (newest && newest_file_ns > newest_ns) {
-    // An image of one process, taken later. It was committed after its stop, as jobs are.
-    if (lstat(newest->c_str(), &st) != 0 ||
-        int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec < newest_file_ns)
-      return std::optional<std::string>();
+  if (!newest && !why_not) return newest;
+  // Images of one process may be there as well, and taken later. When files were written says nothing: they may be copies.
+  int64_t newest_image_ns = -1;
+  if (auto images = ImageCatalog::list(path); images.ok()) {
+    for (const CatalogEntry& image : images->entries()) {
+      if (image.complete) newest_image_ns = std::max(newest_image_ns, image.brief.realtime_ns);
+    }
   }
+  if (!newest && newest_image_ns < 0) return *why_not;
+  if (newest_image_ns > newest_ns) return std::optional<std::string>();
   return newest;
 }
 

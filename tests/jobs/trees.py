@@ -293,6 +293,31 @@ class Trees(unittest.TestCase):
         with manifest(third) as free:
             fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def test_the_newest_of_a_directory(self):
+        """The job, or an image of one process that was taken later. When their files were written says nothing."""
+        tree = Tree("newest", ["sh", "-c", "sleep 1000 & wait"])
+        self.addCleanup(tree.close, False)
+        tree.run()
+        pid = tree.child.pid
+        wait_for(lambda: job_tree.descendants(pid), "the child")
+
+        def alone():
+            done = subprocess.run([job_tree.CKPT, "now", "--only", "--json", str(pid)], stdout=subprocess.PIPE, timeout=PATIENCE, env=environment(), check=True)
+            return json.loads(done.stdout)["image"]
+
+        def chosen():
+            done = subprocess.run([RESTART, "--check", "--json", tree.images], stdout=subprocess.PIPE, timeout=PATIENCE, env=environment(), check=True)
+            report = json.loads(done.stdout)
+            return report.get("job") or report["image"]
+
+        first = alone()
+        job = tree.checkpoint(pid)
+        os.utime(first, (time.time() + 1000, time.time() + 1000))
+        self.assertEqual(chosen(), job)
+        last = alone()
+        os.utime(last, (1, 1))
+        self.assertEqual(chosen(), last)
+
     def test_detached(self):
         tree, image = self.checkpointed()
         done = subprocess.run([RESTART, "--detach", image], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
