@@ -84,8 +84,12 @@ class Prepare(unittest.TestCase):
 
         def has_executed():
             with open(f"/proc/{job.pid}/task/{job.pid}/children", encoding="ascii") as f:
-                names = [open(f"/proc/{child}/comm", encoding="ascii").read() for child in f.read().split()]
-            return "cat\n" in names
+                children = f.read().split()
+            for child in children:
+                with open(f"/proc/{child}/comm", encoding="ascii") as f:
+                    if f.read() == "cat\n":
+                        return True
+            return False
         # One that executes after the checkpoint hears no more of it.
         wait_for("cat", has_executed)
         taken = self.now(job.pid)
@@ -116,6 +120,10 @@ class Prepare(unittest.TestCase):
 
     ALONE = "echo there; while [ ! -e end ]; do :; done; echo over"
 
+    def hears_of(self, checkpoints):
+        """On a thread of its own, after the answer: a program that ends at once hears no more of it."""
+        wait_for("it hears of it", lambda: self.count("durable") == checkpoints)
+
     def finish(self, job):
         open(self.dir + "/end", "w", encoding="ascii").close()
         said = job.communicate(timeout=60)
@@ -132,6 +140,7 @@ class Prepare(unittest.TestCase):
         self.assertFalse([n for n in os.listdir(self.dir + "/images") if n.endswith(".ckpt")])
         self.file("refuse")
         self.assertEqual(self.now(job.pid).returncode, 0)
+        self.hears_of(1)
         self.finish(job)
         self.assertEqual((self.count("abandoned"), self.count("durable")), (1, 1))
 
@@ -186,6 +195,7 @@ class Prepare(unittest.TestCase):
         for _ in range(5):
             taken = self.now(job.pid)
             self.assertEqual(taken.returncode, 0, taken.stderr)
+        self.hears_of(5)
         self.finish(job)
         self.assertEqual(self.count("durable"), 5)
 
