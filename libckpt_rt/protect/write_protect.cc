@@ -247,7 +247,7 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
 }
 
 void WriteProtection::handler_entry(void* self) {
-  const ScopedUrgency many_wait_at_pages(has_many_threads());
+  const ScopedUrgency many_wait_at_pages(many_threads_run());
   static_cast<WriteProtection*>(self)->handle_events();
 }
 

@@ -14,7 +14,7 @@
 namespace ckpt {
 
 Result<void> ProtectingBackEnd::protect_ahead() {
-  const ScopedUrgency many_would_go_before(has_many_threads());
+  const ScopedUrgency many_would_go_before(many_threads_run());
   // The second round is for what was mapped during the first: it is as short as there is little.
   for (int round = 0; round < 2; ++round) {
     MemoryMap now(attempt_.space.arena());

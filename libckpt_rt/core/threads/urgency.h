@@ -2,7 +2,7 @@
 //
 // Where more threads compute than there are processors, the agent is one of many: with 100 threads on two processors a
 // stop took 360 ms, with 1,000 it had no end (docs/findings.md). So the agent takes nice -20 while it stops. While it arms,
-// and for the thread that serves faults, it is taken only if there are many threads for each processor: where there are few,
+// and for the thread that serves faults, it is taken only if many threads run for each processor: where few do,
 // the agent would take a processor from one of them for milliseconds, which is longer than the pause; and threads whose
 // faults are served at once write so much more, while memory is armed, that the stop is longer, and force more copies. Root
 // may (CAP_SYS_NICE), and others up to RLIMIT_NICE; else nothing changes.
@@ -13,8 +13,9 @@
 
 namespace ckpt {
 
-// More than four threads, ours included, for each processor that this thread may use.
-bool has_many_threads();
+// More than four threads, ours included, for each processor that this thread may use; and more than that many threads of the
+// machine run, or would if there were a processor: those of a program may all be waiting.
+bool many_threads_run();
 
 class Urgency {
  public:
