@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "restart/channels/hosts_plan.h"
 #include "restart/plan/memory/memory_plan.h"
 #include "restart/tree/stage_text.h"
@@ -111,6 +112,7 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       let(channels_.go, members_);
     }
     if (all_reached(RestartStage::kGo)) {
+      points::at("restart.runs");
       wait_until_closed();
       read_reports();
       return outcome_;
@@ -173,6 +175,8 @@ void JobSupervisor::take_report(Report& report, ScopedFd pidfd) {
       break;
     case ReportKind::kStopped:
     case ReportKind::kEnded:
+      outcome_.of_program.push_back(report);
+      break;
     case ReportKind::kProceed:
     case ReportKind::kDetach:
       break;

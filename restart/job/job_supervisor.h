@@ -31,6 +31,7 @@ struct JobOutcome {
   std::array<int64_t, kRestartStages> stage_ns{};  // when the last of them had reached it
   std::vector<int> outer_pids;                     // by member, 0: a zombie
   std::vector<std::string> notes;
+  std::vector<Report> of_program;  // that it has stopped or ended, already: for Supervisor::take_report()
   int64_t go_ns() const { return stage_ns[kRestartStages - 1]; }
 };
 

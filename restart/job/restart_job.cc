@@ -404,6 +404,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   for (auto& plan : job->plans) plan.reset();  // of no use for the rest of a long life
   forget_reading_key();
   std::fflush(nullptr);
+  for (const Report& report : outcome->of_program) supervisor.take_report(report, ScopedFd());
   end_like(supervisor.wait_until_ended([] {}));
 }
 

@@ -141,37 +141,41 @@ void Supervisor::read_reports() {
     ScopedFd pidfd;
     auto report = report_.receive(&pidfd, true);
     if (!report) return;
-    switch (report->kind) {
-      case ReportKind::kNote:
-        outcome_.notes.emplace_back(report->text);
-        break;
-      case ReportKind::kError:
-        if (!reported_error_) {
-          reported_error_ = make_error(static_cast<ExitCode>(report->code), report->sys_errno, "{}",
-                                       static_cast<const char*>(report->text));
-        }
-        break;
-      case ReportKind::kStage:
-        reached(static_cast<RestartStage>(report->value));
-        break;
-      case ReportKind::kProgram:
-        launched_.pidfd = std::move(pidfd);
-        outcome_.outer_pid = outer_pid_of(launched_.pidfd.get());
-        break;
-      case ReportKind::kStopped:
-        // The shell sees us stop as it would see the program; it continues both.
-        raise(SIGSTOP);
-        send_signal(launched_.pidfd.get(), SIGCONT, nullptr);
-        break;
-      case ReportKind::kEnded:
-        ended_ = report->value;
-        break;
-      case ReportKind::kProceed:
-      case ReportKind::kDetach:
-      case ReportKind::kBorn:
-      case ReportKind::kClocks:
-        break;
-    }
+    take_report(*report, std::move(pidfd));
+  }
+}
+
+void Supervisor::take_report(const Report& report, ScopedFd pidfd) {
+  switch (report.kind) {
+    case ReportKind::kNote:
+      outcome_.notes.emplace_back(report.text);
+      break;
+    case ReportKind::kError:
+      if (!reported_error_) {
+        reported_error_ = make_error(static_cast<ExitCode>(report.code), report.sys_errno, "{}",
+                                     static_cast<const char*>(report.text));
+      }
+      break;
+    case ReportKind::kStage:
+      reached(static_cast<RestartStage>(report.value));
+      break;
+    case ReportKind::kProgram:
+      launched_.pidfd = std::move(pidfd);
+      outcome_.outer_pid = outer_pid_of(launched_.pidfd.get());
+      break;
+    case ReportKind::kStopped:
+      // The shell sees us stop as it would see the program; it continues both.
+      raise(SIGSTOP);
+      send_signal(launched_.pidfd.get(), SIGCONT, nullptr);
+      break;
+    case ReportKind::kEnded:
+      ended_ = report.value;
+      break;
+    case ReportKind::kProceed:
+    case ReportKind::kDetach:
+    case ReportKind::kBorn:
+    case ReportKind::kClocks:
+      break;
   }
 }
 

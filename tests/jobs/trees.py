@@ -293,6 +293,26 @@ class Trees(unittest.TestCase):
         with manifest(third) as free:
             fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def test_it_ends_at_once(self):
+        """Its end in a namespace of its own is told before ckpt-restart has seen that all of it runs."""
+        tree = Tree("at_once", ["sh", "-c", "sleep 1000 & while [ ! -e go ]; do :; done; kill $!; exit 7"])
+        self.addCleanup(tree.close, False)
+        tree.run()
+        wait_for(lambda: job_tree.descendants(tree.child.pid), "the child")
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        open(os.path.join(tree.work, "go"), "w").close()
+        again = subprocess.Popen([RESTART, "--namespaces=always", image], stdin=subprocess.DEVNULL, cwd=tree.work,
+                                 env=environment(CKPT_TEST_POINT="restart.runs=stop"))
+        self.addCleanup(again.wait)
+        self.addCleanup(again.kill)
+        wait_for(lambda: job_tree.state_of(again.pid) == "T", "its stop")
+        with open(f"/proc/{again.pid}/task/{again.pid}/children", encoding="ascii") as f:
+            [init] = f.read().split()
+        wait_for(lambda: job_tree.state_of(int(init)) == "Z", "the end of all in the namespace")
+        again.send_signal(signal.SIGCONT)
+        self.assertEqual(again.wait(PATIENCE), 7)
+
     def test_the_newest_of_a_directory(self):
         """The job, or an image of one process that was taken later. When their files were written says nothing."""
         tree = Tree("newest", ["sh", "-c", "sleep 1000 & wait"])
