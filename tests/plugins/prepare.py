@@ -1,4 +1,5 @@
 """What plug-ins do ahead of a checkpoint: on a thread of their own, with a limit, and with messages from one member to another."""
+import json
 import os
 import shutil
 import signal
@@ -103,20 +104,21 @@ class Prepare(unittest.TestCase):
         self.end(job)
         for pid in durable:  # else the second life has ids of its own (a namespace)
             wait_for("its end", lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
-        back = subprocess.Popen([RESTART, self.dir + "/images"], env=self.environment, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        back = subprocess.Popen([RESTART, "--json", self.dir + "/images"], env=self.environment, cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 text=True, start_new_session=True)
         self.addCleanup(self.end, back)
         returned = wait_for("all are back", lambda: len(found := self.log("back")) == 4 and found)
         for pid, said in returned.items():
             self.assertEqual(said, durable[pid])
+        report = json.loads(next(line for line in back.stderr if line.startswith("{")))
         # Again in the second life: the thread that prepares has come back with the others.
-        taken = self.now(job.pid)
+        taken = self.now(report["outer_pids"][0])
         self.assertEqual(taken.returncode, 0, taken.stderr)
         open(self.dir + "/end", "w", encoding="ascii").close()
         said = back.communicate(timeout=60)
         self.assertEqual(back.returncode, 0, said)
         self.assertIn("over\n", said[0])
-        self.assertNotIn("mail is lost", said[1])
+        self.assertFalse([note for note in report["notes"] if "mail is lost" in note])
 
     ALONE = "echo there; while [ ! -e end ]; do :; done; echo over"
 
