@@ -13,6 +13,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_pids import enter_own_pids  # noqa: E402  pylint: disable=wrong-import-position
+
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 TALK = os.path.join(BUILD, "tests", "back", "talk")
@@ -352,4 +355,5 @@ class Restarted(Talking):
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
+    enter_own_pids()
     unittest.main()

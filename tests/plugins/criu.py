@@ -5,9 +5,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_pids import enter_own_pids  # noqa: E402  pylint: disable=wrong-import-position
 
 CKPT, RESTART, PLUGIN, COUNTER = (os.environ[n] for n in ("CKPT", "CKPT_RESTART", "CKPT_CRIU_PLUGIN", "CKPT_COUNTER"))
 
@@ -130,4 +134,5 @@ class Criu(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    enter_own_pids()
     unittest.main()
