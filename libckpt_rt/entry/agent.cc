@@ -62,8 +62,8 @@ void end_with_the_program() {
     sys::call(__NR_exit_group, leader.wait_status >> 8);
 }
 
-// An agent that has waited has the rights of the moment when it was started. The program may have given some
-// up since: user, groups, capabilities, the root of its files.
+// An agent that has waited, or has served somebody, has the rights of the moment when it was started. The program may have
+// given some up since: user, groups, capabilities, the root of its files.
 bool has_rights_of_the_program() {
   constexpr std::string_view kRights[] = {
       "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"};
@@ -99,6 +99,7 @@ void wait_for_orders(uint32_t seen) {
 }
 
 void main_loop(void*) {
+  bool has_served = false;
   for (;;) {
     Request r;
     const uint32_t seen = orders.load(std::memory_order_acquire);
@@ -127,8 +128,8 @@ void main_loop(void*) {
       if (Watch::is_kept()) wait_for_orders(seen);
       continue;
     }
-    if (Watch::is_kept() && !has_rights_of_the_program()) {
-      Watch::end_kept();
+    if ((has_served || Watch::is_kept()) && !has_rights_of_the_program()) {
+      if (Watch::is_kept()) Watch::end_kept();
       {
         ScopedLock guard(queue.lock);
         words.running = false;
@@ -143,6 +144,7 @@ void main_loop(void*) {
       queue.head = (queue.head + 1) % kRing;
       --words.count;
     }
+    has_served = true;
     if (r.own != nullptr && r.moves_signal != 0) {
       queue.answering = r.own;
       r.own->ok = r.moves_signal != own_signal.number || moved_signal::move();

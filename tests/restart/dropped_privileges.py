@@ -182,6 +182,19 @@ class Dropped(unittest.TestCase):
         image = self.now(program)
         self.assertEqual(os.path.dirname(image), self.images)
 
+    def test_asked_again_by_then(self):
+        """Who serves the request before, with the rights of then, does not serve the next one."""
+        program = self.start("--compress", "zstd:19")
+        self.assertEqual(program.ask("globals().update(data=os.urandom(24 << 20))"), "None")
+        with subprocess.Popen([CKPT, "now", str(program.child.pid)], stdout=subprocess.DEVNULL) as first:
+            while not glob.glob(os.path.join(self.images, "*.tmp")):
+                self.assertIsNone(first.poll())
+            self.drop(program)
+            self.assertIsNone(first.poll(), "it was too quick")
+            image = self.now(program)
+            self.assertEqual(os.path.dirname(image), os.path.join(self.images, f"user-{NOBODY}"))
+            self.assertEqual(first.wait(60), 0)
+
     def test_root_saves_nothing_in_anothers_directory(self):
         os.mkdir(self.images, 0o700)
         os.chown(self.images, NOBODY, NOBODY)
