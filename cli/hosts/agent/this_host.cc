@@ -17,6 +17,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/raii_fd.h"
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
 
@@ -67,8 +68,18 @@ sighandler_t on_hangup_before = SIG_DFL;
 void ignore_hangup() { on_hangup_before = signal(SIGHUP, SIG_IGN); }
 
 int start_process(const std::vector<std::string>& words, int keep) {
+  // Closed by execve: until then the process is a copy of this one, without the library, which nobody may take for the program.
+  int until_exec[2] = {-1, -1};
+  (void)!pipe2(until_exec, O_CLOEXEC);
   const pid_t child = fork();
-  if (child != 0) return child;
+  if (child != 0) {
+    const ScopedFd here(until_exec[0]);
+    ScopedFd(until_exec[1]).reset();
+    char nothing;
+    while (here.valid() && child > 0 && read(here.get(), &nothing, 1) < 0 && errno == EINTR) {
+    }
+    return child;
+  }
   fcntl(keep, F_SETFD, 0);
   setpgid(0, 0);
   signal(SIGPIPE, SIG_DFL);
