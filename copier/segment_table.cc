@@ -227,7 +227,9 @@ SegmentState SegmentTable::want(SegmentId id) {
 }
 
 void SegmentTable::leave_copying(SegmentId id, SegmentState state) {
-  ASSERT(this->state(id) == SegmentState::kCopying || this->state(id) == SegmentState::kSaved);
+  // kCopied: a thread that needed the saved segment has settled it ahead of its owner.
+  ASSERT(this->state(id) == SegmentState::kCopying || this->state(id) == SegmentState::kSaved ||
+         this->state(id) == SegmentState::kCopied);
   // seq_cst against await_copied(): either it sees the new state, or we see that it waits.
   segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_seq_cst);
   if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(segments_[id.value].state);
