@@ -80,7 +80,7 @@ void BackRun::before_go(void* self) {
   run.cost_.notes |= restore_process_settings(saved_process);
   const long r = restore_timers(saved_process.timers);
   if (r != 0) run.die("making timers again", r, 0);
-  queue_again(stop_state.pending, 0);
+  queue_again(pending_at_stop, 0);
 }
 
 // All of this process is as it was. Of a job: everywhere.

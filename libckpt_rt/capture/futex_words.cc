@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "base/large_table.h"
 #include "libckpt_rt/capture/advice/still_memory.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -17,7 +18,7 @@ namespace {
 // of an exiting thread has bit 1 set, and is dropped at the next stop.
 constexpr uint32_t kMost = 16 << 10;
 constexpr uint64_t kIsMutex = 1, kIsExit = 2, kTags = 3;
-constinit std::atomic<uint64_t> noted[kMost];
+CKPT_LARGE_TABLE constinit std::atomic<uint64_t> noted[kMost];
 constinit std::atomic<uint32_t> highest{0};  // entries from here on were never used
 constinit std::atomic<bool> full{false};
 

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/large_table.h"
 #include "base/machine/cpu_features.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
@@ -25,7 +26,7 @@
 
 namespace ckpt {
 
-constinit ProcessState saved_process{};
+CKPT_LARGE_TABLE constinit ProcessState saved_process{};
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/large_table.h"
 #include "base/locks/futex.h"
 #include "job/format/wire.h"
 #include "job/session/session.h"
@@ -39,9 +40,9 @@ constexpr uint32_t kMostRounds = 32;
 char refused[200];
 std::atomic<bool> in_prepare{false};
 
-alignas(8) std::byte outgoing[job::kMostPostedBytes];
+CKPT_LARGE_TABLE alignas(8) std::byte outgoing[job::kMostPostedBytes];
 uint32_t outgoing_bytes = 0;  // the serving thread's in PREPARE, else the agent's
-alignas(8) std::byte mail[job::kMostMailBytes];
+CKPT_LARGE_TABLE alignas(8) std::byte mail[job::kMostMailBytes];
 std::atomic<uint32_t> mail_bytes{0};
 
 constexpr size_t padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }

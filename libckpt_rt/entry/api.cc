@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/large_table.h"
 #include "include/ckpt_rt.h"
 #include "libckpt_rt/back/back_command.h"
 #include "libckpt_rt/capture/advice/excluded_memory.h"
@@ -25,7 +26,7 @@ struct Callback {
 };
 constexpr uint32_t kMost = 64;
 FutexLock lock;
-Callback list[kMost];
+CKPT_LARGE_TABLE Callback list[kMost];
 std::atomic<uint32_t> count{0};
 
 }  // namespace

@@ -233,7 +233,7 @@ void release_all() {
   }
   directory_notices::take_again();
   processor_time::process_came_back();
-  queue_again(stop_state.pending, 0);
+  queue_again(pending_at_stop, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
   report_go();

@@ -1,6 +1,7 @@
 #include "libckpt_rt/stop/critical_section.h"
 
 #include "base/clock.h"
+#include "base/large_table.h"
 #include "base/locks/futex.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -18,7 +19,7 @@ using Entry = std::atomic<Inside>;
 static_assert(Entry::is_always_lock_free);
 constexpr Inside kFree{0, 0};
 constexpr uint32_t kThreads = 4096, kProbes = 64;
-constinit Entry entries[kThreads]{};
+CKPT_LARGE_TABLE constinit Entry entries[kThreads]{};
 constinit FutexWord total{0};  // threads inside
 
 // relaxed: an entry is its thread's. At a stop `total` says whether a thread is inside.

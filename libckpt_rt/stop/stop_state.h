@@ -16,11 +16,12 @@ struct StopState {
   StopWorld world;
   ThreadSlot* threads = nullptr;  // valid in an image, and at restart
   bool leader_exited = false;
-  PendingSignals pending;
   // Of every thread in each stop: the program's threads send each other signals (stop_world.h).
   bool look_at_signals = false;
 };
 
 extern StopState stop_state;
+// What was pending when they stood: apart, as it is large, and used in a stop only.
+extern PendingSignals pending_at_stop;
 
 }  // namespace ckpt

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/large_table.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -20,7 +21,7 @@ namespace {
 constinit std::atomic<bool> ask_kernel{false};
 
 constexpr uint32_t kMostNotes = 256;
-constinit Note all[kMostNotes]{};
+CKPT_LARGE_TABLE constinit Note all[kMostNotes]{};
 constinit std::atomic<uint32_t> note_count{0};
 
 void add(AddrRange range, uint32_t set, uint32_t cleared) {

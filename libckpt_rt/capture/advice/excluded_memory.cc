@@ -1,5 +1,6 @@
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 
+#include "base/large_table.h"
 #include "base/locks/futex.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -11,7 +12,7 @@ constexpr uint32_t kMost = 1024;
 // Only threads of the program take the lock, with no other held. The agent reads without it while they stand, perhaps
 // in the middle of a change: so a new entry is written before `count` says that it is there.
 FutexLock lock;
-AddrRange ranges[kMost];
+CKPT_LARGE_TABLE AddrRange ranges[kMost];
 std::atomic<uint32_t> count{0};
 
 bool add_locked(AddrRange r) {

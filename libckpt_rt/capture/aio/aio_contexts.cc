@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/fork_path.h"
+#include "base/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -50,7 +51,7 @@ struct Context {
   bool idle, saved;
 };
 constexpr uint32_t kMost = 256;
-constinit Context contexts[kMost]{};
+CKPT_LARGE_TABLE constinit Context contexts[kMost]{};
 constinit std::atomic<bool> any{false};
 // Threads in io_setup(2) or io_destroy(2): what is mapped and what is known may differ.
 CKPT_FORK_DATA constinit std::atomic<int32_t> changing{0};

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "base/fork_path.h"
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -22,7 +23,7 @@ struct Place {
   std::atomic<uint64_t> inode, device;
 };
 constexpr int kPlaces = 256;
-constinit Place places[kPlaces]{};
+CKPT_LARGE_TABLE constinit Place places[kPlaces]{};
 constinit std::atomic<bool> full{false};
 // Who asked. The kernel tells a forked child nothing of what its parent asked for.
 constinit std::atomic<int> asker{0};

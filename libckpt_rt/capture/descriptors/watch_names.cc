@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -22,8 +23,8 @@ struct Place {
 constexpr uint32_t kPlaces = 16384, kNameBytes = 1 << 20;
 // constinit: constructors of other libraries, which may run before ours, put on watches as well. Of a program
 // that puts on none no page of it is ever touched.
-alignas(4096) constinit Place places[kPlaces]{};
-alignas(4096) constinit char names[kNameBytes]{};
+CKPT_LARGE_TABLE alignas(4096) constinit Place places[kPlaces]{};
+CKPT_LARGE_TABLE alignas(4096) constinit char names[kNameBytes]{};
 constinit std::atomic<uint32_t> names_end{0};
 
 uint32_t first_place(uint64_t inode) {

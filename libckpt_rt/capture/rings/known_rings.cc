@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/fork_path.h"
+#include "base/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
@@ -18,9 +19,9 @@ namespace ckpt::rings {
 namespace {
 
 constexpr size_t kMost = 64, kMostRegistered = 64, kMostHeldBack = 512;
-constinit Ring rings[kMost]{};
+CKPT_LARGE_TABLE constinit Ring rings[kMost]{};
 constinit RegisteredRing by_number[kMostRegistered]{};
-constinit HeldBack completions[kMostHeldBack]{};
+CKPT_LARGE_TABLE constinit HeldBack completions[kMostHeldBack]{};
 constinit std::atomic<bool> any{false};
 // A ring that has no descriptor was made: nobody can tell when it goes.
 constinit std::atomic<int> without_descriptor{0};

@@ -2,6 +2,7 @@
 
 #include <sys/uio.h>
 
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/rings/known_rings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -16,7 +17,7 @@ struct Buffer {
 constexpr size_t kMost = 512;
 // They are copied while the program stands.
 constexpr uint64_t kMostBytes = 16 << 20;
-constinit Buffer buffers[kMost]{};
+CKPT_LARGE_TABLE constinit Buffer buffers[kMost]{};
 constinit size_t count = 0;
 
 uint64_t pages_of(const Buffer& b) {

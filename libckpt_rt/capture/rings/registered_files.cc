@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/rings/known_rings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -23,7 +24,7 @@ struct RegisteredFile {
   size_t path_len;
 };
 constexpr size_t kMost = 512;
-constinit RegisteredFile registered_files[kMost]{};
+CKPT_LARGE_TABLE constinit RegisteredFile registered_files[kMost]{};
 constexpr uint32_t kAccess = O_ACCMODE | O_PATH;
 
 RegisteredFile* find_file(uint64_t ring, uint32_t place) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -19,7 +20,7 @@ struct Noted {
   bool shared;
 };
 constexpr uint32_t kMost = 256;
-constinit Noted noted[kMost]{};
+CKPT_LARGE_TABLE constinit Noted noted[kMost]{};
 constinit uint32_t count = 0;
 
 // No page of it is there.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -20,7 +21,7 @@ constexpr uint32_t kPlaces = 32768, kKinds = 2, kPart = 1024;
 constexpr uint32_t kIs = 1u << 31;  // with the number, which is positive
 // constinit: constructors of other libraries, which may run before ours, use them as well. Of a program that
 // uses none no page of it is ever touched.
-alignas(4096) constinit std::atomic<uint32_t> used[kKinds * kPlaces]{};
+CKPT_LARGE_TABLE alignas(4096) constinit std::atomic<uint32_t> used[kKinds * kPlaces]{};
 constinit std::atomic<uint64_t> parts{0};  // of kPart places each: those that have any
 constinit std::atomic<bool> full{false};
 static_assert(kKinds * kPlaces / kPart == 64);

@@ -141,16 +141,16 @@ Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_
   note_left(timers, *before);
   stop_state.world.collect_pending(
       stopped, {1ull << (own_signal.number - 1), timers, look_at_all || stop_state.look_at_signals},
-      stop_state.pending);
+      pending_at_stop);
   read_timers(timers);
-  add_expired(timers, *before, own_signal.number, stop_state.pending);
-  for (uint32_t i = 0; i < stop_state.pending.count; ++i) {
-    const PendingSignal& saved = stop_state.pending.list[i];
+  add_expired(timers, *before, own_signal.number, pending_at_stop);
+  for (uint32_t i = 0; i < pending_at_stop.count; ++i) {
+    const PendingSignal& saved = pending_at_stop.list[i];
     PendingSignalRecord p{saved.tid, saved.signal, {}};
     std::memcpy(p.info, &saved.info, sizeof(p.info));
     if (!parts_.capture.pending.push_back(p)) return no_memory("the list of pending signals");
   }
-  if (stop_state.pending.overflow)
+  if (pending_at_stop.overflow)
     parts_.space.note(1, "more than 4096 signals are pending: those beyond are lost at restart");
   return {};
 }

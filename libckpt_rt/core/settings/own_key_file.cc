@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "image/format/image_key.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -13,7 +14,7 @@ namespace ckpt::own_key_file {
 
 namespace {
 
-constinit char absolute[2100] = {};
+CKPT_LARGE_TABLE constinit char absolute[2100] = {};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -10,7 +11,7 @@ namespace ckpt::late_signals {
 namespace {
 
 constexpr uint32_t kMost = 256;
-PendingSignal list[kMost];
+CKPT_LARGE_TABLE PendingSignal list[kMost];
 std::atomic<uint32_t> count{0};  // relaxed: of one thread at a time
 
 // -EAGAIN: no place.

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/fork_path.h"
+#include "base/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -28,7 +29,7 @@ struct Place {
 };
 constexpr uint32_t kPlaces = 4096;
 // Without a restart no page of it is ever touched.
-alignas(4096) constinit Place places[kPlaces]{};
+CKPT_LARGE_TABLE alignas(4096) constinit Place places[kPlaces]{};
 
 uint32_t first_place(int tid) {
   return static_cast<uint32_t>(static_cast<uint64_t>(tid) * 0x9e3779b97f4a7c15u >> 40) % kPlaces;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "image/format/keeper_client.h"
@@ -20,7 +21,7 @@ bool over_hosts = false;
 
 namespace {
 
-AddressLine table[kMostLines];
+CKPT_LARGE_TABLE AddressLine table[kMostLines];
 uint32_t slice = 0;  // as IP_LOCAL_PORT_RANGE takes it; 0: the part has all ports of its host
 
 std::span<const AddressLine> lines() { return {table, count.load(std::memory_order_relaxed)}; }
