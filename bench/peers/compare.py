@@ -2,37 +2,24 @@
 """Compares ckpt_rt with CRIU and DMTCP: the same program, in turns, in one run.
 
 Each turn starts bench/gaps, takes checkpoints, kills the program and restarts it. Printed: medians, and least and largest.
-CRIU and DMTCP are looked for in CKPT_PEERS (a directory with `criu` and `dmtcp/bin`), then in PATH; one that is missing is
-named and left out. CRIU needs root.
+bench/peers/methods.py says where CRIU and DMTCP are looked for; one that is missing is named and left out. CRIU needs root.
 """
 
 import argparse
 import os
 import pathlib
-import shutil
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+from methods import all_methods  # noqa: E402
+from record import read_record  # noqa: E402
+
 TICK = os.sysconf("SC_CLK_TCK")
-
-
-def find(name):
-    peers = os.environ.get("CKPT_PEERS")
-    if peers and (pathlib.Path(peers) / name).exists():
-        return str((pathlib.Path(peers) / name).resolve())
-    return shutil.which(pathlib.Path(name).name)
-
-
-def run(command, **more):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, **more)
-    if done.returncode != 0:
-        raise RuntimeError(f"{command[0]}: exit code {done.returncode}: {done.stdout.strip()[-300:]}")
-    return done.stdout
 
 
 def gaps_processes():
@@ -49,83 +36,6 @@ def gaps_processes():
 
 def bytes_below(directory):
     return sum(p.stat().st_blocks * 512 for p in pathlib.Path(directory).rglob("*") if p.is_file())
-
-
-class Ours:
-    name = "ckpt_rt"
-
-    def __init__(self, build, work):
-        self.build, self.images = build, work / "images"
-
-    def start(self, command):
-        return subprocess.Popen([f"{self.build}/bin/ckpt", "run", "--dir", self.images, "--", *command],
-                                stdout=subprocess.DEVNULL)
-
-    def checkpoint(self, pid):
-        run([f"{self.build}/bin/ckpt", "now", str(pid)])
-
-    def restart(self):
-        return subprocess.Popen([f"{self.build}/bin/ckpt-restart", self.images], stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL)
-
-
-class Criu:
-    name = "CRIU"
-
-    def __init__(self, program, work):
-        self.program, self.images = program, work / "images"
-
-    def start(self, command):
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL, start_new_session=True)
-
-    def checkpoint(self, pid):
-        shutil.rmtree(self.images, ignore_errors=True)
-        self.images.mkdir()
-        run([self.program, "dump", "-t", str(pid), "-D", str(self.images), "--shell-job", "--leave-running"])
-        os.sync()  # CRIU leaves its images in the page cache; ours and DMTCP's count when they are on the disk
-
-    def restart(self):
-        return subprocess.Popen([self.program, "restore", "-D", str(self.images), "--shell-job"],
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-class Dmtcp:
-    name = "DMTCP"
-
-    def __init__(self, launch, work):
-        self.bin, self.images, self.port = pathlib.Path(launch).parent, work / "images", 20000 + os.getpid() % 20000
-
-    def start(self, command):
-        self.images.mkdir()
-        self.port += 1
-        return subprocess.Popen([self.bin / "dmtcp_launch", "--no-gzip", "--new-coordinator", "--coord-port",
-                                 str(self.port), "--ckptdir", self.images, *command], stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL)
-
-    def checkpoint(self, _pid):
-        run([self.bin / "dmtcp_command", "--coord-port", str(self.port), "--bcheckpoint"])
-        os.sync()
-
-    def restart(self):
-        self.port += 1
-        return subprocess.Popen([self.bin / "dmtcp_restart", "--new-coordinator", "--coord-port", str(self.port),
-                                 *map(str, self.images.glob("*.dmtcp"))], stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL)
-
-
-def read_record(path):
-    """Of each thread: its gaps [(begin, length)] and ticks [(at, steps)], ns."""
-    data, at, threads = path.read_bytes(), 0, []
-    while at < len(data):
-        gaps, ticks, _ = struct.unpack_from("QQQ", data, at)
-        at += 24
-        one = [struct.unpack_from("qq", data, at + 16 * i) for i in range(gaps)]
-        at += 16 * gaps
-        two = [struct.unpack_from("qQ", data, at + 16 * i) for i in range(ticks)]
-        at += 16 * ticks
-        threads.append((one, two))
-    return threads
 
 
 def steps_at(ticks, when):
@@ -201,12 +111,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
-    makers = {"ckpt_rt": lambda work: Ours(arguments.build, work)}
-    for name, program, maker in (("CRIU", "criu", Criu), ("DMTCP", "dmtcp/bin/dmtcp_launch", Dmtcp)):
-        if path := find(program):
-            makers[name] = lambda work, path=path, maker=maker: maker(path, work)
-        else:
-            print(f"{name}: not found in CKPT_PEERS or PATH; left out")
+    makers = all_methods(arguments.build)
     seen = {name: [] for name in makers}
     for number in range(arguments.rounds):
         for name, maker in makers.items():

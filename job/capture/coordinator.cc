@@ -221,6 +221,8 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
     again = true;
     return make_error(ExitCode::kInternal, 0, "a process of the job ended while its checkpoint was taken");
   }
+  going = static_cast<uint32_t>(std::count_if(
+      members_.begin(), members_.end(), [](const Member& m) { return m.state == Member::State::kWithUs; }));
   CKPT_TRY(tell_all(Step::kGo));
   points::at("leader.go");
   creation::release();

@@ -429,9 +429,12 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
 Result<void> Coordinator::tell_all(Step step) {
   told_ = step;
   for (Member& m : members_) {
-    const size_t bytes = step == Step::kSample ? sizeof(m.stop_signal) : 0;
-    if (m.state == Member::State::kWithUs && !send_message(m.socket, step, &m.stop_signal, bytes))
-      CKPT_TRY(lost(m));
+    if (m.state != Member::State::kWithUs) continue;
+    const bool told = step == Step::kSample
+                          ? send_message(m.socket, step, &m.stop_signal, sizeof(m.stop_signal))
+                      : step == Step::kGo ? send_message(m.socket, step, &going, sizeof(going))
+                                          : send_message(m.socket, step);
+    if (!told) CKPT_TRY(lost(m));
   }
   return {};
 }

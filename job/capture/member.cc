@@ -125,7 +125,9 @@ class MemberSession final : public Session {
     if (!send_message(socket_, Step::kSampled, &facts, sizeof(facts), files.data(), files.size_bytes()))
       return lost_coordinator();
     points::at("member.sampled");
-    CKPT_TRY(expect(Step::kGo, deadline()));
+    Message go;
+    CKPT_TRY(expect(Step::kGo, deadline(), go));
+    if (const auto* others = go.as<uint32_t>()) going = *others;
     points::at("member.go");
     creation::release();
     return {};

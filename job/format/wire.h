@@ -21,7 +21,8 @@
 //                    <--   kUnreported  (if there are any: int32_t, the pid, for each child that is stopped, which it was
 //                                      not told yet by wait(2))
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
-//   kGo              -->               all members are sampled; their threads go on
+//   kGo              -->               uint32_t: of how many members besides the coordinator; all are sampled, and their
+//                                      threads go on
 //                    <--   kWritten    Written: its image is durable in the temporary directory, or all of it is in the stream
 //   kReconnect       -->               (with kJoinStays, where another host was left: uint64_t, the cookie of
 //                                      reconnect_protocol.h)

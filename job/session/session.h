@@ -72,6 +72,7 @@ class Session {
   int32_t stop_signal = 0;       // by which this process is stopped; when all stand
   bool over_hosts = false;       // drained() is to be called
   bool told_written = false;     // written() was called
+  uint32_t going = 0;            // other members whose threads go on by the same word; after sampled()
   bool in_rounds = false;        // exchange() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
@@ -141,6 +142,8 @@ struct AskedWhileStopped {
 bool over_hosts();
 Result<void> drained(std::span<const Bookmark> connections);
 Result<void> sampled(const DescriptorCapture& descriptors);
+// The threads of this process go on. Returns when those of the other members have had the time for it.
+void let_others_go();
 // The first call counts: where threads stand until the end, the back end makes it.
 Result<void> written(const Written& facts);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }

@@ -3,13 +3,15 @@
 
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
 import unittest
 
 from stepped_program import CKPT, environment
-from stepped_test import SteppedTest, needs_root
+from stepped_test import NOT_RESTARTABLE, SteppedTest, needs_root
 
 NOBODY = 65534
 
@@ -114,6 +116,60 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         # Where it now writes them.
         with open(self.path("root" + self.images + "/ckpt_rt.log"), encoding="utf-8") as log:
             self.assertIn("chroot", log.read())
+
+
+class Probed(SteppedTest):
+    """A probe of the kernel (uprobes) replaces an instruction of the program by one that traps, in the memory of the process."""
+
+    EVENTS = "/sys/kernel/tracing/uprobe_events"
+
+    def setUp(self):
+        super().setUp()
+        library = self.path("probed.so")
+        shutil.copy("/usr/lib/x86_64-linux-gnu/libm.so.6", library)
+        symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
+        self.event = f"ckpt_probed_{os.getpid()}"
+        try:
+            self.write_event(f"p:{self.event}/cbrt {library}:0x{re.search('^([0-9a-f]+) . cbrt(@|$)', symbols, re.M).group(1)}")
+        except OSError as e:
+            self.skipTest(f"no probes here: {e}")
+        self.addCleanup(self.remove)
+        self.start()
+        self.do(f"lib = ctypes.CDLL({library!r})", "lib.cbrt.restype = ctypes.c_double")
+
+    def remove(self):
+        self.enable(False)
+        self.write_event(f"-:{self.event}/cbrt")
+
+    # The file cannot be sought in, as Python's own open() does.
+    def write_event(self, text):
+        fd = os.open(self.EVENTS, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(fd, text.encode() + b"\n")
+        finally:
+            os.close(fd)
+
+    def enable(self, on):
+        with open(f"/sys/kernel/tracing/events/{self.event}/enable", "w", encoding="ascii") as f:
+            f.write("1" if on else "0")
+
+    def call(self):
+        self.assertEqual(self.ask("round(lib.cbrt(ctypes.c_double(27)))"), "3")
+
+    def test_a_program_with_a_probe(self):
+        self.enable(True)
+        self.call()
+        self.assertEqual(self.ask("'[uprobes]' in open('/proc/self/maps').read()"), "True")
+        code, said = self.now()
+        self.assertEqual((code, said["restartable"]), (NOT_RESTARTABLE, False), said)
+        self.assertIn("uprobes", " ".join(said["why_not_restartable"]))
+        # The kernel's own memory for it stays. What was there before is there again.
+        self.enable(False)
+        self.call()
+        self.assertEqual([n for n in self.checkpoint() if "probe" in n], [])
+        self.kill_program()
+        self.restart()
+        self.call()
 
 
 class FullQueue(SteppedTest):

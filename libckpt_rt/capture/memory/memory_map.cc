@@ -127,6 +127,11 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
   while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
 
   if (s == "[vsyscall]") return {};
+  // Of the kernel, which makes it where it puts a probe.
+  if (s == "[uprobes]") {
+    has_probe_area = true;
+    return {};
+  }
   if (!s.empty()) {
     auto* path = static_cast<char*>(arena_->allocate(s.size() + 1, 1));
     if (path == nullptr) return no_memory();
@@ -179,6 +184,7 @@ Result<void> MemoryMap::find_shared_twice() {
 Result<void> MemoryMap::read(std::span<const AddrRange> own) {
   mappings_.clear();
   vdso = vvar = {};
+  has_probe_area = false;
   CKPT_TRY(for_each_line_of("/proc/thread-self/maps", *arena_,
                             [&](std::string_view line) { return add_line(line, own); }));
   return find_shared_twice();
@@ -187,6 +193,7 @@ Result<void> MemoryMap::read(std::span<const AddrRange> own) {
 Result<void> MemoryMap::take_text(std::string_view text, std::span<const AddrRange> own) {
   mappings_.clear();
   vdso = vvar = {};
+  has_probe_area = false;
   expect(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')));
   size_t whole;
   CKPT_TRY(for_each_line(text, &whole, [&](std::string_view line) { return add_line(line, own); }));

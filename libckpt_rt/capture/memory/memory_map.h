@@ -86,6 +86,7 @@ class MemoryMap {
   std::span<const Mapping> mappings() const { return mappings_.span(); }
   const Mapping* find(Addr a) const;
   AddrRange vdso{}, vvar{};
+  bool has_probe_area = false;  // probes.h
 
  private:
   Result<void> add_line(std::string_view line, std::span<const AddrRange> own);

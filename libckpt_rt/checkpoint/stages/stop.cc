@@ -247,6 +247,7 @@ void Stop::go() {
   release();
   parts_.cost.resumed_ns = stop_state.world.resumed_ns(now_ns());
   parts_.cost.pause_ns = parts_.cost.resumed_ns - parts_.clock.began_ns();
+  job::let_others_go();
 }
 
 void Stop::release() {

@@ -31,13 +31,18 @@ uint64_t runnable_threads() {
 
 }  // namespace
 
-bool many_threads_run() {
+uint64_t allowed_processors() {
   unsigned long allowed[1024 / 64] = {};
-  const long bytes = sys::call(__NR_sched_getaffinity, 0L, sizeof(allowed), allowed);
-  const long threads = count_tasks();
-  if (bytes < 0 || threads < 0) return true;
+  if (sys::call(__NR_sched_getaffinity, 0L, sizeof(allowed), allowed) < 0) return 0;
   uint64_t processors = 0;
   for (const unsigned long word : allowed) processors += static_cast<uint64_t>(__builtin_popcountl(word));
+  return processors;
+}
+
+bool many_threads_run() {
+  const uint64_t processors = allowed_processors();
+  const long threads = count_tasks();
+  if (processors == 0 || threads < 0) return true;
   const uint64_t most = kManyForEach * processors;
   return static_cast<uint64_t>(threads) > most && runnable_threads() > most;
 }

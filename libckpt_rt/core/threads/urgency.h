@@ -11,7 +11,12 @@
 // Never:     kept by the agent while it copies in order, nor taken by the writer: both work beside the program.
 #pragma once
 
+#include <cstdint>
+
 namespace ckpt {
+
+// That this thread may use; 0: not known.
+uint64_t allowed_processors();
 
 // More than four threads, ours included, for each processor that this thread may use; and more than that many threads of the
 // machine run, or would if there were a processor: those of a program may all be waiting.
