@@ -7,8 +7,14 @@
 #include <string_view>
 
 #include "base/standard_descriptors.h"
-#include "cli/commands.h"
+#include "cli/ask/commands.h"
+#include "cli/back/commands.h"
+#include "cli/gather/commands.h"
 #include "cli/hosts/commands.h"
+#include "cli/image/commands.h"
+#include "cli/keeper/commands.h"
+#include "cli/plan/commands.h"
+#include "cli/program/commands.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

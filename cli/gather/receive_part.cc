@@ -12,8 +12,9 @@
 
 #include "base/raii_fd.h"
 #include "cli/gather/part_stream.h"
-#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/text/failure.h"
+#include "cli/text/json_lines.h"
 #include "image/format/kept_names.h"
 #include "job/format/job_name.h"
 

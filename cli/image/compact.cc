@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"

@@ -1,7 +1,7 @@
 // ckpt diff: what changed between two images.
 #include <memory>
 
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/image_diff.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/settings/settings.h"
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/settings/settings.h"
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/core/image_backtrace.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"

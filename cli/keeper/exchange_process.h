@@ -11,8 +11,12 @@
 // Owner: cli, the agent. One thread; the process has those of cluster/keeper/exchange.h.
 #pragma once
 
+#include <string>
+
+#include "base/exit_codes.h"
 #include "base/raii_fd.h"
-#include "cli/hosts/hosts.h"
+#include "base/result.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/protocol/keeper_protocol.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/keeper/start_keeper.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"

@@ -9,8 +9,8 @@
 
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings.h"
-#include "cli/commands.h"
 #include "cli/image/job_images.h"
+#include "cli/keeper/commands.h"
 #include "cli/keeper/disk/disk_watch.h"
 #include "cli/keeper/start_keeper.h"
 #include "cli/text/failure.h"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/named_points.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"

@@ -12,10 +12,11 @@
 
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings_table.h"
-#include "cli/commands.h"
 #include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_run.h"
+#include "cli/installed/preload.h"
 #include "cli/keeper/start_keeper.h"
-#include "cli/program/preload.h"
+#include "cli/program/commands.h"
 #include "cli/program/program.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/striping.h"

@@ -15,8 +15,8 @@
 #include <set>
 #include <vector>
 
-#include "base/bytes.h"
 #include "image/read/image_meta.h"
+#include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/descriptors/descriptors.h"
 
@@ -165,21 +165,6 @@ bool is_terminal_master(const ParsedOpenFile& file);
 std::optional<uint32_t> terminal_number(const ParsedOpenFile& file);
 // The same of a device number as /proc/PID/stat gives it.
 std::optional<uint32_t> number_of_terminal(uint64_t device);
-
-// All details of one type: visit(const Struct&, the bytes after the struct).
-template <typename Struct, typename Visit>
-void for_each_detail(const ParsedOpenFile& file, OpenFileDetail type, Visit visit) {
-  ByteReader reader(file.details);
-  while (reader.left() > 0) {
-    auto header = reader.get<DetailHeader>();
-    auto body = reader.take(header.length);
-    if (!reader.ok()) return;
-    if (header.type != static_cast<uint32_t>(type) || body.size() < sizeof(Struct)) continue;
-    Struct detail;
-    std::memcpy(static_cast<void*>(&detail), body.data(), sizeof(Struct));
-    visit(detail, body.subspan(sizeof(Struct)));
-  }
-}
 
 // Flags for opening a file again: nothing that creates, empties or takes a terminal.
 int reopen_flags(const OpenFileRecord& record);

@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "base/named_points.h"
 #include "restart/descriptors/builder.h"
-#include "restart/descriptors/file_to_come.h"
+#include "restart/files/file_to_come.h"
 
 // Files that were written since the checkpoint: what was changed in place is put back where its bytes are known, and
 // what was appended is cut off.

@@ -22,8 +22,8 @@
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
-#include "restart/descriptors/vanished_file.h"
-#include "restart/descriptors/working_fds.h"
+#include "restart/files/vanished_file.h"
+#include "restart/files/working_fds.h"
 
 namespace ckpt {
 

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "restart/descriptors/builder.h"
-#include "restart/descriptors/shut_file.h"
+#include "restart/files/shut_file.h"
 
 // Files, directories and devices that have a name: opened again by it.
 

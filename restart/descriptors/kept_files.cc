@@ -7,9 +7,9 @@
 #include "base/named_points.h"
 #include "image/format/kept_names.h"
 #include "restart/descriptors/builder.h"
-#include "restart/descriptors/file_to_come.h"
 #include "restart/descriptors/old_names.h"
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/file_to_come.h"
+#include "restart/files/vanished_file.h"
 
 // Files that were removed or replaced since the checkpoint, and are kept beside the image.
 

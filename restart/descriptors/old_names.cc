@@ -13,8 +13,8 @@
 #include "base/named_points.h"
 #include "base/raii_fd.h"
 #include "image/format/kept_names.h"
-#include "restart/descriptors/file_to_come.h"
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/file_to_come.h"
+#include "restart/files/vanished_file.h"
 
 namespace ckpt {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "image/read/image_chain.h"
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/vanished_file.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"

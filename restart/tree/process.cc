@@ -15,8 +15,8 @@
 
 #include "base/machine/kernel_caps.h"
 #include "restart/descriptors/descriptors.h"
-#include "restart/descriptors/working_fds.h"
 #include "restart/feed/loader.h"
+#include "restart/files/working_fds.h"
 #include "restart/plan/memory/memory_plan.h"
 #include "restart/plan/memory/restorer_range.h"
 #include "restart/plan/plan.h"

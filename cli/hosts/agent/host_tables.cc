@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/protocol/keeper_protocol.h"
 #include "base/raii_fd.h"
+#include "cli/hosts/job/users.h"
 #include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 #include "image/format/keeper_client.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cli/ask/asker.h"
-#include "cli/hosts/hosts.h"
+#include "cli/text/json_lines.h"
 #include "cluster/protocol/steps.h"
 
 namespace ckpt::cli {
