@@ -3,7 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {

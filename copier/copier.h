@@ -20,13 +20,13 @@
 #include <atomic>
 #include <span>
 
-#include "base/copy_piece.h"
+#include "base/memory/copy_piece.h"
 #include "copier/buffer_pool.h"
-#include "copier/copy_engine.h"
 #include "copier/copy_order.h"
+#include "copier/engines/copy_engine.h"
 #include "copier/filled_queue.h"
 #include "copier/segment_table.h"
-#include "copier/shared_source.h"
+#include "copier/shared/shared_source.h"
 
 namespace ckpt {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <utility>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "copier/copier.h"
 #include "base/preload_rules.h"
 

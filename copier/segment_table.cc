@@ -4,7 +4,7 @@
 #include <new>
 
 #include "base/check.h"
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {

@@ -45,8 +45,8 @@
 // as well.
 #pragma once
 
-#include "base/arena.h"
 #include "base/locks/futex.h"
+#include "base/memory/arena.h"
 #include "base/units.h"
 
 namespace ckpt {

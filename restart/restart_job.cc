@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "image/read/image_catalog.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/image_catalog.h"
+#include "image/read/sources/reading_key.h"
 #include "job/format/job_hold.h"
 #include "restart/channels/hosts_plan.h"
 #include "restart/job/job_plan.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "image/read/job_spool.h"
+#include "image/read/sources/job_spool.h"
 #include "restart/options.h"
 
 namespace ckpt {

@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/descriptor_message.h"
 #include "base/raii_fd.h"
+#include "base/sockets/descriptor_message.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

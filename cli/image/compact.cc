@@ -10,8 +10,8 @@
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
 #include "image/format/image_name.h"
-#include "image/read/image_catalog.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/image_catalog.h"
+#include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/image_directory.h"
 

@@ -11,7 +11,7 @@
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_catalog.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 

@@ -16,8 +16,8 @@
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 

@@ -17,7 +17,7 @@
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
 #include "image/format/keeper_client.h"
-#include "image/read/image_catalog.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 

@@ -11,7 +11,7 @@
 #include "cli/text/failure.h"
 #include "cluster/keeper/low_priority.h"
 #include "image/read/manifest.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 
 namespace ckpt::cli {
 

@@ -7,8 +7,8 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
-#include "base/descriptor_message.h"
-#include "base/local_peer.h"
+#include "base/sockets/descriptor_message.h"
+#include "base/sockets/local_peer.h"
 #include "base/sys.h"
 #include "base/preload_rules.h"
 

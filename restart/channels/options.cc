@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/job_addresses.h"
+#include "base/sockets/job_addresses.h"
 #include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
 

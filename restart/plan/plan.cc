@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "image/format/kept_names.h"
-#include "image/read/reading_trust.h"
+#include "image/read/sources/reading_trust.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"

@@ -20,7 +20,7 @@
 #include "image/format/kept_names.h"
 #include "image/read/image_chain.h"
 #include "image/read/manifest.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/image_directory.h"
 #include "job/directory/job_directory.h"

@@ -10,7 +10,7 @@
 
 #include <sys/stat.h>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/settings/settings.h"
 #include "libckpt_rt/checkpoint/stages/kept_directory.h"
 #include "libckpt_rt/checkpoint/stages/temporary_files.h"

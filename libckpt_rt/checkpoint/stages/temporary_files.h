@@ -9,7 +9,7 @@
 
 #include <sys/stat.h>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/checkpoint/stages/kept_directory.h"
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <random>
 
-#include "copier/dma_copy_engine.h"
+#include "copier/engines/dma_copy_engine.h"
 #include "tests/unit/copier/copier_rig.h"
 
 namespace ckpt {
