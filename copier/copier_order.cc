@@ -57,7 +57,7 @@ void Copier::copy_together(bool in_batches) {
     if (got_bytes && in_batches)
       add_to_batch(id, buffer);
     else
-      complete(id, buffer, got_bytes, keep_);
+      complete(id, buffer, got_bytes, leave_protected_);
   }
 }
 

@@ -16,7 +16,7 @@
 #include "image/read/sources/image_catalog.h"
 #include "image/read/sources/image_spool.h"
 #include "image/read/sources/job_spool.h"
-#include "image/read/sources/kept_images.h"
+#include "image/read/sources/keeper_images.h"
 #include "image/read/sources/reading_key.h"
 #include "image/read/sources/reading_trust.h"
 #include "restart/options.h"
@@ -181,7 +181,7 @@ Result<std::unique_ptr<JobSpool>> spooled_job(const std::string& image) {
 
 int restart(RestartOptions options, char** argv) {
   if (!options.hosts.empty()) return restart_on_hosts(options);
-  auto image = reach_kept_images(options.image);
+  auto image = reach_keeper_images(options.image);
   if (!image.ok()) return finish_with_error(options, image.error());
   options.image = *image;
   if (options.image.ends_with(".hosts")) {

@@ -162,7 +162,7 @@ Result<void> back(const BackOptions& o) {
       return failure(ExitCode::kNotFound, fmt::format("{} ({})", target->pid, target->name),
                      "has taken no checkpoint yet", "take one with ckpt now, or name an image");
     }
-    auto reached = reach_kept_images(path);
+    auto reached = reach_keeper_images(path);
     if (!reached.ok()) return reached.error();
     path = *reached;
   }

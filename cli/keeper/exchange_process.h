@@ -21,13 +21,13 @@
 namespace ckpt::cli {
 
 // A part in a keeper's memory, "/tmp/ckpt-keeper-UID/NAME.keeper/X.job".
-struct KeptPart {
+struct PartInKeeper {
   ScopedFd directory;  // the keeper's
   std::string name;    // in it
   // As a path of this process, while this lives.
   std::string path() const;
 };
-Result<KeptPart> find_kept_part(const std::string& path);
+Result<PartInKeeper> find_part_in_keeper(const std::string& path);
 
 // The file of checks that belongs to a part, in the same directory.
 std::string checks_of(const std::string& part);

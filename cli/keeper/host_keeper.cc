@@ -60,7 +60,7 @@ ReachedPart reach_part(const std::string& part) {
   ReachedPart reached;
   if (keeper_part(part) == 0) {
     reached.path = part;
-  } else if (auto found = find_kept_part(part); found.ok()) {
+  } else if (auto found = find_part_in_keeper(part); found.ok()) {
     reached.kept = std::move(*found);
     reached.path = reached.kept.path();
   }

@@ -127,7 +127,7 @@ Result<void> status(const KeeperOptions& o) {
   if (!path.ok()) return path.error();
   auto answer = ask_keeper(path->text, KeeperOperation::kStatus);
   if (!answer.ok()) return answer.error();
-  auto reached = reach_kept_images(path->text);
+  auto reached = reach_keeper_images(path->text);
   if (!reached.ok()) return reached.error();
   auto held = held_by(*reached);
   if (!held.ok()) return held.error();

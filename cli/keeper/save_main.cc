@@ -18,7 +18,7 @@ namespace ckpt::cli {
 namespace {
 
 Result<Json> save(const Json& plan) {
-  auto part = find_kept_part(plan.at("part").get<std::string>());
+  auto part = find_part_in_keeper(plan.at("part").get<std::string>());
   if (!part.ok()) return part.error();
   if (auto key = use_key_file(plan.value("key_file", "")); !key.ok()) return key.error();
   const std::string to = plan.at("to");

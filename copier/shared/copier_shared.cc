@@ -31,21 +31,22 @@ bool Copier::copy_shared() {
 }
 
 bool Copier::shared_is_protected() {
-  // A thread may write meanwhile: its segment is kCopied before it is unprotected (fault()), so one that is kKept after
+  // A thread may write meanwhile: its segment is kCopied before it is unprotected (fault()), so one that is kUnchanged after
   // the question has lost its protection otherwise.
-  auto is_kept = [&](SegmentId id) { return table_.state(id) == SegmentState::kKept; };
+  auto unchanged_still = [&](SegmentId id) { return table_.state(id) == SegmentState::kUnchanged; };
   AddrRange run{};  // neighbours are asked for by one call
   SegmentId first{0};
   auto ask = [&](SegmentId end) {
     if (run.empty() || memory_.still_protected(std::exchange(run, {}))) return true;
     for (SegmentId id = first; id < end; ++id.value) {
-      if (is_kept(id) && !memory_.still_protected(table_.window(table_[id])) && is_kept(id)) return false;
+      if (unchanged_still(id) && !memory_.still_protected(table_.window(table_[id])) && unchanged_still(id))
+        return false;
     }
     return true;
   };
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     const Segment& s = table_[id];
-    const bool asked_for = is_of_job(s) && !s.open && is_kept(id);
+    const bool asked_for = is_of_job(s) && !s.open && unchanged_still(id);
     const AddrRange window = table_.window(s);
     if ((!asked_for || window.start != run.end || run.size() >= kAtOnce) && !ask(id)) return false;
     if (!asked_for) continue;

@@ -202,7 +202,7 @@ __attribute__((constructor)) void start() {
   if (this_process.active) return;
   const ThenStarted then;
   // A wrong assumption spoils a checkpoint, not the program.
-  check::set_policy(check::Policy::kKeep);
+  check::set_policy(check::Policy::kHold);
   this_process.pid = sys::getpid();
   long n = read_small_file("/proc/self/comm", this_process.name, sizeof(this_process.name));
   if (n > 0 && this_process.name[n - 1] == '\n') this_process.name[n - 1] = '\0';

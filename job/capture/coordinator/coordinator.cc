@@ -56,7 +56,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   place.stays = over_hosts && (options_.part.flags & kPartStays) != 0;
   if (place.streamed) CKPT_TRY(open_stream(comm));
   for (Member& m : members_) CKPT_TRY(ask(m));
-  points::at("leader.asked");
+  points::at("coordinator.asked");
   return {};
 }
 
@@ -149,9 +149,9 @@ Result<void> Coordinator::note_stopped() {
 }
 
 Result<void> Coordinator::prepared() {
-  points::at("leader.armed");
+  points::at("coordinator.armed");
   CKPT_TRY(await(Step::kPrepared, 0));
-  points::at("leader.prepared");
+  points::at("coordinator.prepared");
   if (over_hosts) CKPT_TRY(with_all_hosts("prepared", 0));
   creation::hold();
   creation::hold_end();
@@ -164,17 +164,17 @@ Result<void> Coordinator::prepared() {
     if (!any.ok()) return any.error();
     if (!*any) break;
   }
-  points::at("leader.held");
+  points::at("coordinator.held");
   stopped_.expect_signals();
   CKPT_TRY(share_memory());
-  points::at("leader.stop");
+  points::at("coordinator.stop");
   return {};
 }
 
 Result<void> Coordinator::standing() {
-  points::at("leader.stopped");
+  points::at("coordinator.stopped");
   CKPT_TRY(await(Step::kStanding, now_ns() + 2 * user_settings().stop_timeout_ns));
-  points::at("leader.standing");
+  points::at("coordinator.standing");
   if (over_hosts) CKPT_TRY(with_all_hosts("standing", user_settings().stop_timeout_ns));
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
@@ -213,7 +213,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
         !member_files_.push_back({m.listed.look.pid, m.facts.tid, m.files}))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
-  points::at("leader.sampled");
+  points::at("coordinator.sampled");
   if (over_hosts) CKPT_TRY(with_all_hosts("sampled", user_settings().stop_timeout_ns));
   if (Result<void> found = find_shared(member_files_.span(), arena_, shared_); !found.ok()) {
     if (found.error().sys_errno != EBADF && found.error().sys_errno != ESRCH) return found;
@@ -222,7 +222,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
     return make_error(ExitCode::kInternal, 0, "a process of the job ended while its checkpoint was taken");
   }
   CKPT_TRY(tell_all(Step::kGo));
-  points::at("leader.go");
+  points::at("coordinator.go");
   creation::release();
   // Now, for a process that is made while others are looked for would be taken for one of the job.
   return place.streamed ? command_.launch() : Result<void>();
@@ -231,9 +231,9 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
 Result<void> Coordinator::written(const Written& facts) {
   own_written_ = facts;
   creation::release_end();
-  points::at("leader.image");
+  points::at("coordinator.image");
   CKPT_TRY(await(Step::kWritten, 0));
-  points::at("leader.written");
+  points::at("coordinator.written");
   CKPT_TRY(commit());
   if (over_hosts) CKPT_TRY(agree_with_hosts());
   if (!place.streamed) prune();

@@ -125,7 +125,7 @@ Result<void> Coordinator::commit() {
                                 over_hosts ? &options_.part : nullptr};
   if (key != nullptr) wipe(key, sizeof(*key));
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
-  points::at("leader.manifest");
+  points::at("coordinator.manifest");
   return place.streamed ? commit_to_stream() : commit_to_directory();
 }
 
@@ -144,7 +144,7 @@ Result<void> Coordinator::look_at_image(ManifestMember& member, const ImageKey* 
 
 Result<void> Coordinator::commit_to_directory() {
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
-  points::at("leader.renamed");
+  points::at("coordinator.renamed");
   CKPT_TRY(check_images_stay(directory_, directory_name_));
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}", directory_name_,
                     static_cast<const char*>(name_.text))

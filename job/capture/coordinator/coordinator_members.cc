@@ -139,7 +139,7 @@ Result<void> Coordinator::ask(Member& m) {
                   "shares its memory with its parent; take one process with --only");
     return {};
   }
-  points::at("leader.looked");
+  points::at("coordinator.looked");
   m.preloaded = look_for_library(pid, signal);
   switch (m.preloaded) {
     case Preloaded::kGone:
@@ -187,7 +187,7 @@ Result<void> Coordinator::ask(Member& m) {
   }
   m.signal = signal;
   if (look.state == 'T') CKPT_TRY(seize(m));
-  points::at("leader.asks");
+  points::at("coordinator.asks");
   siginfo_t info{};
   info.si_signo = signal;
   info.si_code = SI_QUEUE;

@@ -90,7 +90,7 @@ Result<void> Coordinator::commit_to_stream() {
   if (r != 0)
     return make_error(ExitCode::kIo, static_cast<int>(-r), "{}: the manifest cannot be sent ({})",
                       static_cast<const char*>(name_.text), errno_name(static_cast<int>(r)));
-  points::at("leader.streamed");
+  points::at("coordinator.streamed");
   CKPT_TRY(command_.publish(*command_.only_backend(), bytes, false));
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}", static_cast<const char*>(name_.text)).out =
       '\0';

@@ -153,7 +153,7 @@ Result<void> Coordinator::reconnect_all() {
     (void)ask_hosts("stuck", 0);  // nobody answers before the agent is gone
     return make_error(ExitCode::kInternal, 0, "its connections to another host could not be replaced");
   }
-  points::at("leader.reconnected");
+  points::at("coordinator.reconnected");
   return await(Step::kReconnected, 0);
 }
 

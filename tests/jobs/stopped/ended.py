@@ -70,7 +70,7 @@ class Ended(unittest.TestCase):
     @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/proc/sys/kernel/ns_last_pid"), "needs root to choose a number")
     def test_a_member_whose_number_another_process_has(self):
         """It ends as it is about to be asked, by a signal that would kill whoever does not expect it."""
-        tree = Tree("ended-number", ["env", "CKPT_TEST_POINT=leader.asks=stop", "python3", "-c", UNNOTICED])
+        tree = Tree("ended-number", ["env", "CKPT_TEST_POINT=coordinator.asks=stop", "python3", "-c", UNNOTICED])
         self.addCleanup(tree.close, False)
         tree.run()
         root = tree.child.pid

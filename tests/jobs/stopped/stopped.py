@@ -406,7 +406,7 @@ class Stopped(unittest.TestCase):
 
     def test_tracer_is_killed(self):
         """All is as it was before, and the checkpoint is taken again."""
-        tree = Tree("stopped-untraced", ["env", "CKPT_TEST_POINT=leader.standing=stop", threads_program(), "reported"])
+        tree = Tree("stopped-untraced", ["env", "CKPT_TEST_POINT=coordinator.standing=stop", threads_program(), "reported"])
         failed = True
         try:
             tree.run()

@@ -1,6 +1,6 @@
 // Ways to go back: saves what an event will change, and brings it back.
 //
-// Owner:     a thread of the optimistic engine; one keeper for all its LPs.
+// Owner:     a thread of the optimistic engine; one state saver for all its LPs.
 // Callers:   that thread only.
 // Never:     decides when to go back (engine/worker.h does).
 //
@@ -11,7 +11,7 @@
 // and then either
 //   final()    nothing before GVT is undone: what was kept for it is given back, at once or when a later copy
 //   makes it
-//              useless; true: the keeper still needs the record and its event and will hand them to `drop`
+//              useless; true: the state saver still needs the record and its event and will hand them to `drop`
 // or, going back from an LP's newest event to the first that is undone,
 //   undo()     one event, newest first
 //   restore()  once: the state is brought to where it was before `first`
@@ -32,14 +32,14 @@
 
 namespace ckpt::timewarp {
 
-// What the keeper asks of the engine's thread.
+// What the state saver asks of the engine's thread.
 class History {
  public:
   // The record at a position, or nullptr if there is none any more.
   virtual Record* record_at(uint64_t position) = 0;
   // Executes an event of the LP once more: messages are counted, not sent.
   virtual void repeat(Lp& lp, Record& record) = 0;
-  // The keeper is through with a final record.
+  // The state saver is through with a final record.
   virtual void drop(Record& record) = 0;
 
  protected:
@@ -53,15 +53,15 @@ struct LpHistory {
   NonBlockingCopy copy;  // CCL: of the state after the last event
 };
 
-struct KeeperCounters {
+struct StateCounters {
   uint64_t saves = 0, save_bytes = 0, restores = 0, repeated = 0;
   uint64_t copies_committed = 0, copies_aborted = 0, copies_finished = 0, copies_forced = 0;
 };
 
-class Keeper {
+class StateSaver {
  public:
-  Keeper(Setup& setup, History& history, Regions& regions);
-  ~Keeper();
+  StateSaver(Setup& setup, History& history, Regions& regions);
+  ~StateSaver();
 
   // False: the LP cannot go back in the way that is wanted, and the simulation has failed.
   [[nodiscard]] bool open(Lp& lp);
@@ -109,7 +109,7 @@ class Keeper {
   // CCL: gives the emulated device the time it needs; nullptr if no LP goes back that way.
   NonBlocking* non_blocking() { return non_blocking_.get(); }
 
-  const KeeperCounters& counters() const { return counters_; }
+  const StateCounters& counters() const { return counters_; }
   uint64_t free_bytes() const {
     return copies_.free_blocks() * copies_.block_bytes() + pieces_.free_blocks() * kPieces;
   }
@@ -165,7 +165,7 @@ class Keeper {
   uint32_t adapted_ = 1;
   double save_cycles_ = 0;
   uint64_t executed_ = 0, rollbacks_ = 0;
-  KeeperCounters counters_;
+  StateCounters counters_;
   std::string complaint_;
 };
 

@@ -1,4 +1,4 @@
-#include "timewarp/state/keeper.h"
+#include "timewarp/state/state_saver.h"
 
 #include <x86intrin.h>
 
@@ -20,15 +20,15 @@ constexpr char kNotRepeatable[] =
     "numbers only";
 }  // namespace
 
-Keeper::Keeper(Setup& setup, History& history, Regions& regions)
+StateSaver::StateSaver(Setup& setup, History& history, Regions& regions)
     : setup_(setup), history_(history), pooled_(setup.colocated_at == 0 && !setup.copy_behind_record) {
   copies_.open(regions, std::max<size_t>(setup.model.state_bytes, 1));
   pieces_.open(regions, kPieces);
 }
 
-Keeper::~Keeper() = default;
+StateSaver::~StateSaver() = default;
 
-bool Keeper::open(Lp& lp) {
+bool StateSaver::open(Lp& lp) {
   ckpt_tw_saving saving = setup_.options.saving;
   if (setup_.model.saving_of != nullptr) saving = setup_.model.saving_of(lp.id, setup_.model.context);
   if (saving.way == CKPT_TW_REVERSE && setup_.model.reverse == nullptr) {
@@ -55,7 +55,7 @@ bool Keeper::open(Lp& lp) {
   return true;
 }
 
-void Keeper::close(Lp& lp) {
+void StateSaver::close(Lp& lp) {
   if (lp.history == nullptr) return;
   if (lp.history->copy.pending()) (void)non_blocking_->settle(lp.history->copy, 2);
   delete lp.history;
@@ -65,7 +65,7 @@ void Keeper::close(Lp& lp) {
 // --- Saving.
 // ------------------------------------------------------------------------------------------------------
 
-void Keeper::before_slow(Lp& lp, Record& record) {
+void StateSaver::before_slow(Lp& lp, Record& record) {
   if (lp.way == CKPT_TW_INCREMENTAL) return;
   if (lp.check != 0) return copy_state(lp, record);
   LpHistory& history = *lp.history;
@@ -91,7 +91,7 @@ void Keeper::before_slow(Lp& lp, Record& record) {
 }
 
 // The copy of the state after the LP's last event is the one before this event, if it is complete.
-void Keeper::settle_copy(Lp& lp, Record& record) {
+void StateSaver::settle_copy(Lp& lp, Record& record) {
   LpHistory& history = *lp.history;
   // Too far from the last copy that is there?
   const bool must = !history.has_copy || history.since >= kMostBetween;
@@ -114,7 +114,7 @@ void Keeper::settle_copy(Lp& lp, Record& record) {
   ++counters_.copies_forced;
 }
 
-void Keeper::after_slow(Lp& lp, Record& record) {
+void StateSaver::after_slow(Lp& lp, Record& record) {
   if (lp.check != 0) {
     // Forward was run; now back, compare, and forward again.
     Event* const event = record.event;
@@ -149,7 +149,7 @@ void Keeper::after_slow(Lp& lp, Record& record) {
   if (!non_blocking_->start(history.copy, setup_.options.threshold)) copies_.give(history.copy.to);
 }
 
-void Keeper::changing(Lp& lp, Record& record, const void* at, size_t bytes) {
+void StateSaver::changing(Lp& lp, Record& record, const void* at, size_t bytes) {
   const auto* from = static_cast<const std::byte*>(at);
   // Outside of the state: nothing to save, and the model's mistake to see in its results.
   if (from < lp.state() || from + bytes > lp.state() + setup_.model.state_bytes) return;
@@ -177,7 +177,7 @@ void Keeper::changing(Lp& lp, Record& record, const void* at, size_t bytes) {
 // --- Going back.
 // --------------------------------------------------------------------------------------------------
 
-void Keeper::undo_pieces(Lp& lp, Record& record) {
+void StateSaver::undo_pieces(Lp& lp, Record& record) {
   for (auto* pieces = static_cast<Pieces*>(record.saved); pieces != nullptr; pieces = pieces->older) {
     for (uint32_t end = pieces->used; end > 0;) {
       uint32_t tag[2];
@@ -188,7 +188,7 @@ void Keeper::undo_pieces(Lp& lp, Record& record) {
   }
 }
 
-void Keeper::release_pieces(Record& record) {
+void StateSaver::release_pieces(Record& record) {
   for (auto* pieces = static_cast<Pieces*>(record.saved); pieces != nullptr;) {
     Pieces* const older = pieces->older;
     pieces_.give(pieces);
@@ -197,7 +197,7 @@ void Keeper::release_pieces(Record& record) {
   record.saved = nullptr;
 }
 
-void Keeper::undo(Lp& lp, Record& record) {
+void StateSaver::undo(Lp& lp, Record& record) {
   if (lp.way == CKPT_TW_REVERSE) {
     setup_.model.reverse(&lp, lp.state(), record.event->message(), record.event->bytes);
     set_size(lp, record.state_bytes);
@@ -208,12 +208,12 @@ void Keeper::undo(Lp& lp, Record& record) {
 }
 
 // What the state does not use is zero: it may grow again.
-void Keeper::set_size(Lp& lp, uint32_t bytes) {
+void StateSaver::set_size(Lp& lp, uint32_t bytes) {
   if (bytes < lp.state_bytes) std::memset(lp.state() + bytes, 0, lp.state_bytes - bytes);
   lp.state_bytes = bytes;
 }
 
-void Keeper::restore(Lp& lp, Record& first) {
+void StateSaver::restore(Lp& lp, Record& first) {
   ++counters_.restores;
   if (lp.history != nullptr) {
     restore_slow(lp, first);
@@ -222,12 +222,12 @@ void Keeper::restore(Lp& lp, Record& first) {
   }
 }
 
-void Keeper::load(Lp& lp, const Record& record) {
+void StateSaver::load(Lp& lp, const Record& record) {
   std::memcpy(lp.state(), record.saved, record.state_bytes);
   set_size(lp, record.state_bytes);
 }
 
-void Keeper::restore_slow(Lp& lp, Record& first) {
+void StateSaver::restore_slow(Lp& lp, Record& first) {
   LpHistory& history = *lp.history;
   if (history.copy.pending()) {
     // It is a copy of a state that never was. Nobody may read the state once it changes.
@@ -260,7 +260,7 @@ void Keeper::restore_slow(Lp& lp, Record& first) {
   }
 }
 
-bool Keeper::final_slow(Lp& lp, Record& record) {
+bool StateSaver::final_slow(Lp& lp, Record& record) {
   std::vector<Record*>& kept = lp.history->kept;
   if (record.saved != nullptr) {
     for (Record* r : kept) {
@@ -279,7 +279,7 @@ bool Keeper::final_slow(Lp& lp, Record& record) {
   return true;
 }
 
-void Keeper::adapt(uint64_t executed, uint64_t rollbacks, double event_cycles) {
+void StateSaver::adapt(uint64_t executed, uint64_t rollbacks, double event_cycles) {
   if (executed - executed_ < kJudged) return;
   // Saving costs s / n an event; going back costs r * (n - 1) / 2 repeated events of e: smallest at sqrt(2 s
   // / (r e)).

@@ -1,4 +1,4 @@
-#include "image/read/sources/kept_images.h"
+#include "image/read/sources/keeper_images.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ std::string as_path(const std::string& argument) {
 
 }  // namespace
 
-Result<std::string> reach_kept_images(const std::string& argument, bool inherited) {
+Result<std::string> reach_keeper_images(const std::string& argument, bool inherited) {
   const bool by_name = argument.starts_with(kKeeperScheme);
   std::string path = by_name ? as_path(argument) : argument;
   if (path.empty() && by_name) {

@@ -9,7 +9,7 @@
 
 namespace ckpt::cli {
 
-// The target itself where it may lead, or where it has no such ancestor.
-Target leader_of(Target target, const AskLimits& limits);
+// The target itself where it may be the coordinator, or where it has no such ancestor.
+Target coordinator_for(Target target, const AskLimits& limits);
 
 }  // namespace ckpt::cli

@@ -1,4 +1,4 @@
-#include "cli/ask/leader.h"
+#include "cli/ask/job_coordinator.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,18 +27,18 @@ std::string job_of(const Target& target, const AskLimits& limits) {
 
 }  // namespace
 
-Target leader_of(Target target, const AskLimits& limits) {
+Target coordinator_for(Target target, const AskLimits& limits) {
   if (geteuid() != 0 || target.uid == 0) return target;
   std::string job;
-  std::optional<Target> leader;
+  std::optional<Target> topmost;
   for (pid_t pid = parent_of(target.pid); pid > 1; pid = parent_of(pid)) {
     auto above = examine_target(pid);
     if (!above.ok()) break;
     if (job.empty()) job = job_of(target, limits);
     if (job.empty() || job_of(*above, limits) != job) break;
-    leader = std::move(*above);
+    topmost = std::move(*above);
   }
-  return leader && leader->uid != target.uid ? std::move(*leader) : std::move(target);
+  return topmost && topmost->uid != target.uid ? std::move(*topmost) : std::move(target);
 }
 
 }  // namespace ckpt::cli
