@@ -23,7 +23,7 @@ Result<PartInKeeper> find_part_in_keeper(const std::string& path) {
   const std::string name = bytes == 0 || bytes >= path.size() ? "" : path.substr(bytes + 1);
   if (name.empty() || name.find('/') != std::string::npos || name[0] == '.' || !name.ends_with(kJobSuffix))
     return failure(ExitCode::kUsage, path, "is no part in a keeper's memory", "report it");
-  auto directory = open_kept_directory(path);
+  auto directory = open_keeper_directory(path);
   if (!directory.ok()) return directory.error();
   return PartInKeeper{std::move(*directory), name};
 }

@@ -61,7 +61,7 @@ class DescriptorBuilder {
   // journals.cc. Before files get their names back, and after.
   Result<void> set_aside_journals();
   void make_journals();
-  // kept_files.cc
+  // saved_files.cc
   // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
   // their names back.
   Result<void> put_back_files();
@@ -81,10 +81,10 @@ class DescriptorBuilder {
   };
 
   Result<ScopedFd> make_placeholder(const ParsedOpenFile& file);
-  // kept_files.cc
-  std::string kept_link(const ParsedOpenFile& file) const;
-  std::string kept_copy(const ParsedOpenFile& file) const;
-  bool is_kept(const ParsedOpenFile& file) const;
+  // saved_files.cc
+  std::string saved_link(const ParsedOpenFile& file) const;
+  std::string saved_copy(const ParsedOpenFile& file) const;
+  bool is_saved(const ParsedOpenFile& file) const;
   bool is_lost_directory(const ParsedOpenFile& file) const;
   bool make_of_contents(const ParsedOpenFile& file);
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to

@@ -160,7 +160,7 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
   }
-  if (is_kept(file) || is_lost_directory(file)) return {};
+  if (is_saved(file) || is_lost_directory(file)) return {};
   if (const auto it = options_.returning.find(file.path); it != options_.returning.end() && it->second)
     return {};
   auto fd = open_by_path(file);

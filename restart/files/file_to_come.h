@@ -2,7 +2,7 @@
 // and is nowhere, or under another name, until then. So a restart that is killed meanwhile leaves nothing that the next one, or
 // somebody else, takes for it.
 //
-// Owner:     restart/files. Callers: what puts files back (vanished_file.cc; kept_files.cc, old_names.cc, changed_files.cc of descriptors/).
+// Owner:     restart/files. Callers: what puts files back (vanished_file.cc; saved_files.cc, old_names.cc, changed_files.cc of descriptors/).
 // Never:     replaces what has the name already.
 #pragma once
 

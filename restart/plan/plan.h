@@ -36,7 +36,7 @@ struct RestartPlan {
 Result<RestartPlan> open_plan(const std::string& image_path);
 
 // Where files of the program are kept beside the image, if any are; empty: it is no image of a directory.
-std::string kept_files_of(const ImageChain& image, const std::string& image_directory);
+std::string saved_files_of(const ImageChain& image, const std::string& image_directory);
 
 enum class Loading { kAuto, kEager, kLazy, kNone };
 

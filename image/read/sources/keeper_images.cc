@@ -43,7 +43,7 @@ Result<std::string> reach_keeper_images(const std::string& argument, bool inheri
   const std::string socket = path.substr(0, bytes);
   auto known = reached().find(socket);
   if (known == reached().end()) {
-    auto directory = open_kept_directory(socket);
+    auto directory = open_keeper_directory(socket);
     if (!directory.ok()) return directory.error();
     int fd = directory->release();
     if (inherited) fcntl(fd, F_SETFD, 0);

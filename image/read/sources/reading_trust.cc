@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "image/format/io_error.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 
 namespace ckpt {
 
@@ -64,7 +64,7 @@ Result<void> check_directory_trust(const std::string& directory) {
   return check(st, "the directory ", directory);
 }
 
-Result<void> check_kept_trust(const std::string& directory) {
+Result<void> check_trust_in_saved_files(const std::string& directory) {
   if (!own_only || directory.empty()) return {};
   const ShownPath shown = shown_path(directory.c_str());
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -89,7 +89,7 @@ Result<void> check_kept_trust(const std::string& directory) {
   while (const dirent* entry = readdir(kept.get())) {
     // A hard link is the file itself, whosever it is. A name says where a file is put, and a copy what is in it.
     const std::string_view name(entry->d_name);
-    if (!name.ends_with(kKeptCopySuffix) && !name.ends_with(kKeptNameSuffix)) continue;
+    if (!name.ends_with(kSavedCopySuffix) && !name.ends_with(kSavedNameSuffix)) continue;
     if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;  // then there is none
     CKPT_TRY(check_owner(st, "the kept file ", directory + "/" + entry->d_name));
   }

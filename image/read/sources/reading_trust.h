@@ -22,6 +22,6 @@ Result<void> check_trust(int fd, const std::string& path);
 Result<void> check_directory_trust(const std::string& directory);
 // Of the directory of files kept beside an image, and of the copies in it: a restart puts them where the program
 // had them. There need not be one. A link is the file itself, so its owner is the file's and decides nothing.
-Result<void> check_kept_trust(const std::string& directory);
+Result<void> check_trust_in_saved_files(const std::string& directory);
 
 }  // namespace ckpt

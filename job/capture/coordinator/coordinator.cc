@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "image/format/io_error.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
@@ -66,7 +66,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
 Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
   foreign_ = true;
-  const KeptName kept = kept_directory_of(kJobKeptFiles);
+  const SavedFileName kept = saved_files_directory_of(kJobSavedFiles);
   sys::call(__NR_mkdirat, temporary_.get(), kept.text, 0700L);  // a member of ours may have made it
   return set_modes(01733);
 }
@@ -74,7 +74,7 @@ Result<void> Coordinator::open_to_other_users() {
 // Of the directory of the checkpoint and that of kept files.
 Result<void> Coordinator::set_modes(long mode) {
   const ScopedFd kept(
-      static_cast<int>(sys::call(__NR_openat, temporary_.get(), kept_directory_of(kJobKeptFiles).text,
+      static_cast<int>(sys::call(__NR_openat, temporary_.get(), saved_files_directory_of(kJobSavedFiles).text,
                                  O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
   for (const int directory : {kept.get(), temporary_.get()}) {
     const long r = sys::call(__NR_fchmod, directory, mode);

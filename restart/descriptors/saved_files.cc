@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/named_points.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "restart/descriptors/builder.h"
 #include "restart/descriptors/old_names.h"
 #include "restart/files/file_to_come.h"
@@ -30,20 +30,20 @@ bool lead_to_one_file(const std::string& path, const std::string& link) {
 }  // namespace
 
 // Empty: there is none.
-std::string DescriptorBuilder::kept_link(const ParsedOpenFile& file) const {
-  if (options_.kept_files.empty() || !is_regular(file)) return {};
+std::string DescriptorBuilder::saved_link(const ParsedOpenFile& file) const {
+  if (options_.saved_files.empty() || !is_regular(file)) return {};
   const auto& r = file.record;
-  std::string path = options_.kept_files + "/" + kept_file_name(r.device, r.inode, false).text;
+  std::string path = options_.saved_files + "/" + saved_file_name(r.device, r.inode, false).text;
   struct stat st;
   // Not its device: since a reboot, or in a container started again, the file system may have another number.
   return lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == r.inode ? path : std::string();
 }
 
 // Only one of the contents at the checkpoint.
-std::string DescriptorBuilder::kept_copy(const ParsedOpenFile& file) const {
-  if (options_.kept_files.empty() || !is_regular(file)) return {};
+std::string DescriptorBuilder::saved_copy(const ParsedOpenFile& file) const {
+  if (options_.saved_files.empty() || !is_regular(file)) return {};
   const auto& r = file.record;
-  std::string path = options_.kept_files + "/" + kept_file_name(r.device, r.inode, true).text;
+  std::string path = options_.saved_files + "/" + saved_file_name(r.device, r.inode, true).text;
   struct stat st;
   const bool good = lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode) &&
                     static_cast<uint64_t>(st.st_size) == r.size &&
@@ -53,17 +53,17 @@ std::string DescriptorBuilder::kept_copy(const ParsedOpenFile& file) const {
 
 std::string DescriptorBuilder::name_to_open(const ParsedOpenFile& file) const {
   std::string path(file.path);
-  const std::string link = kept_link(file);
+  const std::string link = saved_link(file);
   return !link.empty() && !lead_to_one_file(path, link) ? link : path;
 }
 
 // Its own name leads nowhere, or to another file, and that is no matter.
-bool DescriptorBuilder::is_kept(const ParsedOpenFile& file) const {
+bool DescriptorBuilder::is_saved(const ParsedOpenFile& file) const {
   if (is_of_process(file)) return false;
   const std::string path(file.path);
-  if (const std::string link = kept_link(file); !link.empty()) return !lead_to_one_file(path, link);
+  if (const std::string link = saved_link(file); !link.empty()) return !lead_to_one_file(path, link);
   struct stat st;
-  return stat(path.c_str(), &st) != 0 && (has_contents(file) || !kept_copy(file).empty());
+  return stat(path.c_str(), &st) != 0 && (has_contents(file) || !saved_copy(file).empty());
 }
 
 // One that is open, and has been removed since. What the program still knows to be in it is gone as well.
@@ -105,8 +105,8 @@ Result<void> DescriptorBuilder::put_back_files() {
       CKPT_TRY(make_directory_again(std::string(file.path), file.record.mode, meta_.process.record));
       say("{} was gone: it is there again, empty", file.path);
     }
-    if (!is_regular(file) || !is_kept(file) || !done.insert(file.path).second) continue;
-    const std::string path(file.path), link = kept_link(file), copy = kept_copy(file);
+    if (!is_regular(file) || !is_saved(file) || !done.insert(file.path).second) continue;
+    const std::string path(file.path), link = saved_link(file), copy = saved_copy(file);
     struct stat st;
     if (lstat(path.c_str(), &st) == 0) {
       // What the program only reads may have been replaced for it to read.
@@ -145,7 +145,8 @@ Result<void> DescriptorBuilder::put_back_files() {
           errno_name(errno));
     }
   }
-  return options_.kept_files.empty() ? Result<void>() : put_back_temporary(options_.kept_files, options_.say);
+  return options_.saved_files.empty() ? Result<void>()
+                                      : put_back_temporary(options_.saved_files, options_.say);
 }
 
 }  // namespace ckpt

@@ -11,41 +11,44 @@
 
 namespace ckpt {
 
-inline constexpr std::string_view kImageSuffix = ".ckpt", kKeptSuffix = ".files", kKeptCopySuffix = ".copy";
+inline constexpr std::string_view kImageSuffix = ".ckpt", kSavedFilesSuffix = ".files",
+                                  kSavedCopySuffix = ".copy";
 
 // Instead of an image's name: what the members of a job have together.
-inline constexpr const char* kJobKeptFiles = "job.ckpt";
+inline constexpr const char* kJobSavedFiles = "job.ckpt";
 
-struct KeptName {
+struct SavedFileName {
   char text[300] = {};  // NUL-terminated; empty: the image has no such name
 };
 
 // image: its name or path.
-inline KeptName kept_directory_of(std::string_view image) {
-  KeptName name;
+inline SavedFileName saved_files_directory_of(std::string_view image) {
+  SavedFileName name;
   if (!image.ends_with(kImageSuffix)) return name;
   image.remove_suffix(kImageSuffix.size());
   image.remove_prefix(image.rfind('/') + 1);
-  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{}{}", image, kKeptSuffix).out = '\0';
+  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{}{}", image, kSavedFilesSuffix).out = '\0';
   return name;
 }
 
 // A hard link to the file, or a copy of it: which has its size and the time of its last change.
-inline KeptName kept_file_name(uint64_t device, uint64_t inode, bool copy) {
-  KeptName name;
-  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode, copy ? kKeptCopySuffix : "")
+inline SavedFileName saved_file_name(uint64_t device, uint64_t inode, bool copy) {
+  SavedFileName name;
+  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode,
+                    copy ? kSavedCopySuffix : "")
        .out = '\0';
   return name;
 }
 
 // A symbolic link beside the link to a file that nobody had open: it says by which name the file was known. What it leads
 // to is that name, behind one of two characters. Nobody follows it.
-inline constexpr std::string_view kKeptNameSuffix = ".name";
+inline constexpr std::string_view kSavedNameSuffix = ".name";
 inline constexpr char kKeptOneName = '1', kKeptManyNames = 'n';
 
-inline KeptName kept_name_name(uint64_t device, uint64_t inode) {
-  KeptName name;
-  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode, kKeptNameSuffix).out = '\0';
+inline SavedFileName saved_name_file(uint64_t device, uint64_t inode) {
+  SavedFileName name;
+  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode, kSavedNameSuffix).out =
+      '\0';
   return name;
 }
 

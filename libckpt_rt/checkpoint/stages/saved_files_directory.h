@@ -1,6 +1,6 @@
 // The directory beside an image in which files are kept. Made when the first of them goes there, and open only
 // while something does: a program at its limit of descriptors has room for few of ours. Locked from then on, until the image is
-// there or given up: programs that tidy the directory leave it (remove_orphaned_kept_files), also those of another pid namespace,
+// there or given up: programs that tidy the directory leave it (remove_orphaned_saved_files), also those of another pid namespace,
 // for which our pid says nothing.
 //
 // Owner:     FileSaver. Callers: the agent, while the program runs and in the stop.
@@ -15,15 +15,15 @@
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "image/write/image_file.h"
 
 namespace ckpt {
 
-class KeptDirectory {
+class SavedFilesDirectory {
  public:
   // images: the directory of the images, valid as long as this is used.
-  void be_in(int images, const KeptName& name) {
+  void be_in(int images, const SavedFileName& name) {
     locked_.reset();
     images_ = images;
     name_ = name;
@@ -64,7 +64,7 @@ class KeptDirectory {
   }
 
   int images_ = -1;
-  KeptName name_;
+  SavedFileName name_;
   ScopedFd fd_;
   ScopedFd locked_;
 };

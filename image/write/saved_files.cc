@@ -1,4 +1,4 @@
-#include "image/write/kept_files.h"
+#include "image/write/saved_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "image/format/image_name.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -21,8 +21,8 @@ bool is_there(int dir_fd, const char* name) { return sys::call(__NR_faccessat, d
 
 }  // namespace
 
-void remove_kept_files(int dir_fd, const char* image) {
-  const KeptName name = kept_directory_of(image);
+void remove_saved_files(int dir_fd, const char* image) {
+  const SavedFileName name = saved_files_directory_of(image);
   if (name.text[0] == '\0') return;
   const ScopedFd kept(static_cast<int>(
       sys::call(__NR_openat, dir_fd, name.text, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
@@ -37,9 +37,10 @@ void remove_kept_files(int dir_fd, const char* image) {
   sys::call(__NR_unlinkat, dir_fd, name.text, static_cast<long>(AT_REMOVEDIR));
 }
 
-uint32_t count_kept_links(int dir_fd, bool in_job, uint64_t device, uint64_t inode) {
+uint32_t count_saved_links(int dir_fd, bool in_job, uint64_t device, uint64_t inode) {
   uint32_t count = 0;
-  const KeptName link = kept_file_name(device, inode, false), of_job = kept_directory_of(kJobKeptFiles);
+  const SavedFileName link = saved_file_name(device, inode, false),
+                      of_job = saved_files_directory_of(kJobSavedFiles);
   auto look = [&](int at, std::string_view directory, std::string_view kept) {
     char path[600];
     auto end = fmt::format_to_n(path, sizeof(path) - 1, "{}/{}/{}", directory, kept, link.text);
@@ -55,30 +56,30 @@ uint32_t count_kept_links(int dir_fd, bool in_job, uint64_t device, uint64_t ino
     return count;
   }
   scan_directory(images.get(), [&](std::string_view entry) {
-    if (entry.ends_with(kKeptSuffix)) look(images.get(), ".", entry);
+    if (entry.ends_with(kSavedFilesSuffix)) look(images.get(), ".", entry);
     if (entry.ends_with(".job") || entry.ends_with(".job.tmp")) look(images.get(), entry, of_job.text);
   });
   return count;
 }
 
-void remove_orphaned_kept_files(int dir_fd) {
+void remove_orphaned_saved_files(int dir_fd) {
   scan_directory(dir_fd, [&](std::string_view entry) {
     char image[300];
-    if (!entry.ends_with(kKeptSuffix) || entry.size() + sizeof(".tmp") >= sizeof(image)) return;
-    const size_t stem = entry.size() - kKeptSuffix.size();
+    if (!entry.ends_with(kSavedFilesSuffix) || entry.size() + sizeof(".tmp") >= sizeof(image)) return;
+    const size_t stem = entry.size() - kSavedFilesSuffix.size();
     std::memcpy(image, entry.data(), stem);
     std::memcpy(image + stem, ".ckpt.tmp", sizeof(".ckpt.tmp"));
     if (is_there(dir_fd, image)) return;
     image[stem + kImageSuffix.size()] = '\0';
     ParsedImageName parsed;
     if (is_there(dir_fd, image) || !parse_image_name(image, &parsed)) return;
-    // A program that lives may be about to write the image: it has the directory locked (KeptDirectory). It may have published
+    // A program that lives may be about to write the image: it has the directory locked (SavedFilesDirectory). It may have published
     // the image and taken the lock away since we looked. Without locks nobody can tell.
     const ScopedFd kept(static_cast<int>(
         sys::call(__NR_openat, dir_fd, entry.data(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
     if (!kept.valid() || sys::failed(sys::call(__NR_flock, kept.get(), static_cast<long>(LOCK_EX | LOCK_NB))))
       return;
-    if (!is_there(dir_fd, image)) remove_kept_files(dir_fd, image);
+    if (!is_there(dir_fd, image)) remove_saved_files(dir_fd, image);
   });
 }
 
