@@ -14,8 +14,8 @@
 #include "cli/hosts/job/users.h"
 #include "cli/hosts/placing.h"
 #include "cli/hosts/posts.h"
-#include "cli/installed/preload.h"
 #include "cli/keeper/host_keeper.h"
+#include "cli/starting/preload.h"
 #include "cli/text/failure.h"
 #include "job/format/job_name.h"
 

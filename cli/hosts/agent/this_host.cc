@@ -20,7 +20,7 @@
 #include "base/raii_fd.h"
 #include "cli/hosts/job/ask_job.h"
 #include "cli/hosts/job/hosts_manifest.h"
-#include "cli/installed/preload.h"
+#include "cli/starting/preload.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

@@ -1,4 +1,4 @@
-#include "cli/installed/preload.h"
+#include "cli/starting/preload.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-#include "cli/installed/run_command.h"
+#include "cli/starting/run_command.h"
 
 #include <errno.h>
 #include <fcntl.h>
