@@ -19,4 +19,4 @@ fi
 if [ "${1-}" = --packages-only ]; then exit 0; fi
 "$root/scripts/setup.sh" ckpt ckpt_rt ckpt-restart
 [ $# -gt 0 ] || set -- --table "$root/docs/programs.md"
-CKPT_BUILD=$build exec python3 "$root/tests/jobs/programs.py" "$@"
+CKPT_BUILD=$build exec python3 "$root/tests/jobs/real_programs/programs.py" "$@"
