@@ -10,7 +10,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 
 namespace ckpt {
 

@@ -12,9 +12,9 @@ namespace {
 
 constinit std::atomic<Policy> policy{Policy::kAbort};
 
-enum State : uint32_t { kNone, kBeingWritten, kKept };
+enum State : uint32_t { kNone, kBeingWritten, kHeld };
 constinit std::atomic<uint32_t> state{kNone};
-constinit char kept[280] = {};
+constinit char held[280] = {};
 
 std::string_view name_of(const char* file) {
   const std::string_view path(file);
@@ -27,7 +27,7 @@ std::string_view name_of(const char* file) {
 void set_policy(Policy wanted) { policy.store(wanted, std::memory_order_relaxed); }
 
 [[gnu::cold]] bool failed(const char* file, int line, std::string_view text) {
-  char out[sizeof(kept)];
+  char out[sizeof(held)];
   const auto end =
       fmt::format_to_n(out, sizeof(out) - 1, "{}:{}: {} does not hold\n", name_of(file), line, text);
   const auto bytes = static_cast<size_t>(end.out - out);
@@ -37,24 +37,24 @@ void set_policy(Policy wanted) { policy.store(wanted, std::memory_order_relaxed)
   }
   uint32_t none = kNone;
   if (!state.compare_exchange_strong(none, kBeingWritten, std::memory_order_relaxed)) return false;
-  std::memcpy(kept, out, bytes - 1);
-  kept[bytes - 1] = '\0';
-  // release: a thread that reads kKept also sees the text.
-  state.store(kKept, std::memory_order_release);
+  std::memcpy(held, out, bytes - 1);
+  held[bytes - 1] = '\0';
+  // release: a thread that reads kHeld also sees the text.
+  state.store(kHeld, std::memory_order_release);
   return false;
 }
 
 ScopedChecks::~ScopedChecks() {
-  uint32_t is_kept = kKept;
+  uint32_t is_held = kHeld;
   // Being written: it stays, for the next.
-  state.compare_exchange_strong(is_kept, kNone, std::memory_order_relaxed);
+  state.compare_exchange_strong(is_held, kNone, std::memory_order_relaxed);
 }
 
 Result<void> ScopedChecks::result() const {
   const uint32_t now = state.load(std::memory_order_acquire);
   if (now == kNone) return {};
   return make_error(ExitCode::kInternal, 0, "an assumption is wrong ({}); the image was given up",
-                    now == kKept ? kept : "being written down");
+                    now == kHeld ? held : "being written down");
 }
 
 }  // namespace ckpt::check

@@ -5,7 +5,7 @@
 //   ASSERT(condition)                                debug builds alone; nothing otherwise
 //
 // A failed check does not kill the program that is being checkpointed. Its line (file, line, text, both
-// sides) is kept, the first of them; ScopedChecks takes it, and the attempt fails with it. Where no
+// sides) is held, the first of them; ScopedChecks takes it, and the attempt fails with it. Where no
 // ScopedChecks can come (tests, ckpt, ckpt-restart: Policy::kAbort, which is the default), the line goes to
 // standard error and the process aborts.
 //
@@ -22,19 +22,23 @@
 
 namespace ckpt::check {
 
-enum class Policy { kAbort, kKeep };
+enum class Policy { kAbort, kHold };
 void set_policy(Policy policy);
 
-// Keeps or prints the line. Always false.
+// Holds or prints the line. Always false.
 bool failed(const char* file, int line, std::string_view text);
 
 template <typename A, typename B>
-bool equal(const A& a, const B& b, const char* file, int line, const char* text) {
-  if (a == b) [[likely]]
-    return true;
+[[gnu::cold, gnu::noinline]] bool unequal(const A& a, const B& b, const char* file, int line,
+                                          const char* text) {
   char both[200];
   const auto end = fmt::format_to_n(both, sizeof(both), "{}: {} and {}", text, a, b);
   return failed(file, line, {both, static_cast<size_t>(end.out - both)});
+}
+
+template <typename A, typename B>
+bool equal(const A& a, const B& b, const char* file, int line, const char* text) {
+  return a == b || unequal(a, b, file, line, text);
 }
 
 // The checks of one attempt, and of what came before it and was not asked for.

@@ -3,7 +3,7 @@
 //
 // A thread of the program may be anywhere when we run: inside malloc with the arena's lock held, inside
 // stdio, in a child of vfork, on a thread made by clone(2) whose TLS is its parent's. Therefore:
-//   memory    only the stack, static data, or base/arena.h        not malloc, new, std::string
+//   memory    only the stack, static data, or base/memory/arena.h        not malloc, new, std::string
 //   text      fmt::format_to_n into a fixed buffer                 not printf, snprintf, strerror
 //   locks     base/locks/futex.h                                         not pthread_mutex_*, std::mutex
 //   symbols   resolved in a constructor, before they are needed    not dlsym in a call

@@ -7,8 +7,14 @@
 #include <string_view>
 
 #include "base/standard_descriptors.h"
-#include "cli/commands.h"
+#include "cli/ask/commands.h"
+#include "cli/back/commands.h"
+#include "cli/gather/commands.h"
 #include "cli/hosts/commands.h"
+#include "cli/image/commands.h"
+#include "cli/keeper/commands.h"
+#include "cli/plan/commands.h"
+#include "cli/program/commands.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -70,7 +76,7 @@ int program_begin(const CLI::App& run, int argc, char** argv, int first) {
 Result<void> reach_images(int argc, char** argv, std::vector<std::string>& words) {
   words.reserve(static_cast<size_t>(argc));
   for (int i = 2; i < argc; ++i) {
-    auto path = reach_kept_images(argv[i], true);
+    auto path = reach_keeper_images(argv[i], true);
     if (!path.ok()) return path.error();
     if (*path == argv[i]) continue;
     words.push_back(std::move(*path));

@@ -15,8 +15,8 @@
 
 #include <span>
 
-#include "base/arena.h"
 #include "base/locks/futex.h"
+#include "base/memory/arena.h"
 
 namespace ckpt {
 

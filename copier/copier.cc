@@ -3,7 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -116,32 +116,33 @@ void Copier::set_lost(Addr a, const char* how) {
 }
 
 // The caller has claimed the segment.
-void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
+void Copier::copy_owned(SegmentId id, uint32_t buffer, bool leave_protected) {
   Segment& s = table_[id];
   std::byte* data = pool_.data(buffer);
-  complete(id, buffer, read_runs(s, data), keep);
+  complete(id, buffer, read_runs(s, data), leave_protected);
 }
 
-void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) {
+void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool leave_protected) {
   Segment& s = table_[id];
   const bool same = got_bytes && is_unchanged(s);
   // removed() of an event that was read before our bytes finds the segment in kCopying, and loses it. An
   // event that is read later frees memory of which we have the bytes.
   memory_.settle_events();
   if (got_bytes) table_.saved(id);
-  // keep() comes after the question whether the segment is unchanged: an event that is read in between
-  // want()s the segment, and keep() fails.
-  const bool kept = keep && same && !s.open && table_.keep(id);
+  // leave_protected() comes after the question whether the segment is unchanged: an event that is read in between
+  // want()s the segment, and leave_protected() fails.
+  const bool still_protected = leave_protected && same && !s.open && table_.leave_protected(id);
   // A thread that unprotected the segment before us (unprotect_saved) has made it kCopied, and had proven it.
   // The program may have gone on since, and unmapped it.
-  const bool still_ours = kept || unprotect_segment(s) || table_.state(id) == SegmentState::kCopied;
+  const bool still_ours =
+      still_protected || unprotect_segment(s) || table_.state(id) == SegmentState::kCopied;
   if (!same || !still_ours) {
     pool_.release(buffer);
     set_lost(s.base, got_bytes ? kNotTheSame : "it cannot be read");
     table_.lose(id);
     return;
   }
-  if (!kept) table_.finish(id);
+  if (!still_protected) table_.finish(id);
   queue_filled(id, buffer);
 }
 
@@ -165,10 +166,10 @@ void Copier::queue_filled(SegmentId id, uint32_t buffer) {
   queue_.push({s.base, mask, data, buffer});
 }
 
-bool Copier::run(bool keep) {
-  keep_ = keep;
+bool Copier::run(bool leave_protected) {
+  leave_protected_ = leave_protected;
   CopyEngine* const engine = engine_.load(std::memory_order_relaxed);
-  const bool in_batches = !keep && engine == nullptr && memory_.may_unprotect_late();
+  const bool in_batches = !leave_protected && engine == nullptr && memory_.may_unprotect_late();
   in_batches_.store(in_batches, std::memory_order_relaxed);
   if (!copy_shared()) return false;
   if (engine != nullptr)
@@ -209,7 +210,7 @@ void Copier::fault(Addr a) {
   const SegmentState state = table_.want(id);
   if (state == SegmentState::kCopying) resync_segment(id);
   if (state == SegmentState::kSaved) unprotect_saved(id);
-  if (state == SegmentState::kKept && unprotect_segment(table_[id])) return;
+  if (state == SegmentState::kUnchanged && unprotect_segment(table_[id])) return;
   if (state >= SegmentState::kCopied) {
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
   }
@@ -278,7 +279,8 @@ bool Copier::holds(AddrRange range) const {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (to_copy(id) && table_.state(id) < SegmentState::kCopied) return true;
-    if (is_of_job(table_[id]) && table_.state(id) == SegmentState::kKept && shared_->needed()) return true;
+    if (is_of_job(table_[id]) && table_.state(id) == SegmentState::kUnchanged && shared_->needed())
+      return true;
     if (table_[id].in_parent && table_.state(id) == SegmentState::kProtected &&
         !rest_checked_.load(std::memory_order_relaxed))
       return true;
@@ -316,7 +318,7 @@ void Copier::before_release(AddrRange range) {
       memory_.meanwhile();
     }
     // Of shared memory nothing may be given back, or written to by another mapping, before the others can have it.
-    if (is_of_job(table_[id]) && table_.want(id) == SegmentState::kKept) unprotect_segment(table_[id]);
+    if (is_of_job(table_[id]) && table_.want(id) == SegmentState::kUnchanged) unprotect_segment(table_[id]);
     memory_.meanwhile();
   }
 }
@@ -337,7 +339,7 @@ void Copier::removed(AddrRange range) {
       continue;
     }
     // Saved before the event was read, hence before the memory went. A copy in any other state may be torn.
-    if (state == SegmentState::kSaved || state == SegmentState::kCopied || state == SegmentState::kKept)
+    if (state == SegmentState::kSaved || state == SegmentState::kCopied || state == SegmentState::kUnchanged)
       continue;
     set_lost(table_[id].base, "it was given back unannounced");
     return;

@@ -20,13 +20,13 @@
 #include <atomic>
 #include <span>
 
-#include "base/copy_piece.h"
+#include "base/memory/copy_piece.h"
 #include "copier/buffer_pool.h"
-#include "copier/copy_engine.h"
 #include "copier/copy_order.h"
+#include "copier/engines/copy_engine.h"
 #include "copier/filled_queue.h"
 #include "copier/segment_table.h"
-#include "copier/shared_source.h"
+#include "copier/shared/shared_source.h"
 
 namespace ckpt {
 
@@ -96,8 +96,8 @@ class Copier final : private CopyListener {
   // How much of what lies side by side is read by one call of the kernel, where that reads it: one segment at least.
   void set_together(uint64_t bytes) { together_bytes_ = bytes; }
   // Copies every segment that has pages to copy and no other owner. Returns when all of these are kCopied or
-  // kKept, or a segment is lost. False: a segment is lost. keep: segments without a write stay protected.
-  bool run(bool keep = false);
+  // kUnchanged, or a segment is lost. False: a segment is lost. leave_protected: segments without a write stay protected.
+  bool run(bool leave_protected = false);
   // A thread wrote to the protected page at `a`: copies the segment if the image needs it, and makes it
   // writable, or has its owner do so.
   void fault(Addr a);
@@ -129,7 +129,7 @@ class Copier final : private CopyListener {
   CopyCounters& counters() { return counters_; }
 
  private:
-  void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
+  void copy_owned(SegmentId id, uint32_t buffer, bool leave_protected = false);
   // Sequential copies, by the processor or by an engine.
   void copy_in_order(bool in_batches);
   void copy_by_engine(CopyEngine& engine);
@@ -144,7 +144,7 @@ class Copier final : private CopyListener {
   void unprotect_saved(SegmentId id);
   void queue_filled(SegmentId id, uint32_t buffer);
   // The second half of a copy, after the bytes were read. The caller owns the segment.
-  void complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep);
+  void complete(SegmentId id, uint32_t buffer, bool got_bytes, bool leave_protected);
   bool submit_to_engine(CopyEngine& engine, SegmentId id, uint32_t buffer);
   void resync_segment(SegmentId id);
   void await_queued(uint32_t most);
@@ -207,7 +207,7 @@ class Copier final : private CopyListener {
   static constexpr uint32_t kMostQueued = 64;
   std::atomic<CopyEngine*> engine_{nullptr};
   uint32_t threshold_ = 0;
-  bool keep_ = false;
+  bool leave_protected_ = false;
   // run() works in batches, so kSaved segments may be unprotected by other threads than their owner. relaxed:
   // a thread that sees false waits for the owner, which is right as well.
   std::atomic<bool> in_batches_{false};

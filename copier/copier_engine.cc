@@ -17,7 +17,7 @@ void Copier::copy_by_engine(CopyEngine& engine) {
     await_queued(kMostQueued - 1);
     if (!table_.claim(id)) continue;
     // The engine may refuse: its slots are in use until it has passed over what was taken back from it.
-    if (!submit_to_engine(engine, id, spare)) copy_owned(id, spare, keep_);
+    if (!submit_to_engine(engine, id, spare)) copy_owned(id, spare, leave_protected_);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
@@ -83,7 +83,7 @@ void Copier::copied(uint64_t cookie, long result) {
       }
     }
   }
-  complete(id, static_cast<uint32_t>(cookie >> 32), result == 0, keep_);
+  complete(id, static_cast<uint32_t>(cookie >> 32), result == 0, leave_protected_);
   completed_.fetch_add(1, std::memory_order_release);
   futex_wake(completed_);
 }

@@ -3,7 +3,7 @@
 #include <functional>
 #include <utility>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "copier/copier.h"
 #include "base/preload_rules.h"
 
@@ -57,7 +57,7 @@ void Copier::copy_together(bool in_batches) {
     if (got_bytes && in_batches)
       add_to_batch(id, buffer);
     else
-      complete(id, buffer, got_bytes, keep_);
+      complete(id, buffer, got_bytes, leave_protected_);
   }
 }
 

@@ -4,9 +4,9 @@
 // Bounded by the buffer pool: every entry holds a buffer, so there can be no more entries than buffers.
 #pragma once
 
-#include "base/arena.h"
-#include "base/copied_segment.h"
 #include "base/locks/futex.h"
+#include "base/memory/arena.h"
+#include "base/memory/copied_segment.h"
 
 namespace ckpt {
 

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "base/check.h"
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -187,7 +187,7 @@ void SegmentTable::saved(SegmentId id) {
   static_assert(static_cast<uint32_t>(SegmentState::kSaved) ==
                 static_cast<uint32_t>(SegmentState::kCopying) + 1);
   const uint32_t before = segments_[id.value].state.fetch_add(1, std::memory_order_release);
-  CHECK((before & ~kWanted) == static_cast<uint32_t>(SegmentState::kCopying));
+  CHECK_EQ(before & ~kWanted, static_cast<uint32_t>(SegmentState::kCopying));
 }
 
 void SegmentTable::settle(SegmentId id) {
@@ -203,11 +203,11 @@ void SegmentTable::settle(SegmentId id) {
   }
 }
 
-bool SegmentTable::keep(SegmentId id) {
+bool SegmentTable::leave_protected(SegmentId id) {
   auto expected = static_cast<uint32_t>(SegmentState::kSaved);
-  // seq_cst: as in leave_copying(), and against want(): it marks the segment before, or finds it kKept.
-  if (!segments_[id.value].state.compare_exchange_strong(expected, static_cast<uint32_t>(SegmentState::kKept),
-                                                         std::memory_order_seq_cst)) {
+  // seq_cst: as in leave_copying(), and against want(): it marks the segment before, or finds it kUnchanged.
+  if (!segments_[id.value].state.compare_exchange_strong(
+          expected, static_cast<uint32_t>(SegmentState::kUnchanged), std::memory_order_seq_cst)) {
     return false;
   }
   if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(segments_[id.value].state);
@@ -221,7 +221,7 @@ SegmentState SegmentTable::want(SegmentId id) {
     const auto state = static_cast<SegmentState>(now & ~kWanted);
     uint32_t wanted = now;
     if (state == SegmentState::kCopying || state == SegmentState::kSaved) wanted = now | kWanted;
-    if (state == SegmentState::kKept) wanted = static_cast<uint32_t>(SegmentState::kCopied);
+    if (state == SegmentState::kUnchanged) wanted = static_cast<uint32_t>(SegmentState::kCopied);
     if (wanted == now || word.compare_exchange_weak(now, wanted, std::memory_order_seq_cst)) return state;
   }
 }

@@ -15,7 +15,7 @@
 //
 //   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied ◄─┐
 //                               │                   ├─────settle()───────────────┤
-//                               │                   ├─────keep()─────► kKept ────┘ want()
+//                               │                   ├─leave_protected()─► kUnchanged ─┘ want()
 //                               └────────lose()─────┴──────► kLost
 // kProtected: its pages are write-protected (or the world stands still); nobody has changed a byte
 //             since the stop. Anyone may claim().
@@ -28,15 +28,15 @@
 //             (Copier::is_unchanged).
 // kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves
 //             several segments so, to unprotect them by one call. A thread that needs one of them before that
-//             unprotects it itself and settle()s it. (Not where segments are to be kept.)
-// kCopied:    the pages are unprotected and writable. (A segment that want() takes from kKept is unprotected
+//             unprotects it itself and settle()s it. (Not where segments are to stay protected.)
+// kCopied:    the pages are unprotected and writable. (A segment that want() takes from kUnchanged is unprotected
 //             a moment later, by the thread that called want().) That the owner could unprotect them also
 //             proves that the mapping is still the one that was protected, since only that is registered with
 //             our userfaultfd. If it could not, the bytes read may be anybody's: kLost.
-// kKept:      copied, and protected still: nobody has changed a byte since the stop. So the next checkpoint
+// kUnchanged: copied, and protected still: nobody has changed a byte since the stop. So the next checkpoint
 //             need not copy it (Segment::in_parent). The first write makes it kCopied, by want(). A thread
 //             that writes earlier, in kCopying or kSaved, sleeps in a fault that only the owner can end: the
-//             serving thread marks the segment by want(), and keep() fails.
+//             serving thread marks the segment by want(), and leave_protected() fails.
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
 // A segment without pages stays kProtected until a thread writes to it: then it is claimed, unprotected, and
 // kCopied, without a copy. So does a segment whose pages are all in the parent's image (in_parent).
@@ -45,8 +45,8 @@
 // as well.
 #pragma once
 
-#include "base/arena.h"
 #include "base/locks/futex.h"
+#include "base/memory/arena.h"
 #include "base/units.h"
 
 namespace ckpt {
@@ -59,7 +59,7 @@ enum class SegmentState : uint32_t {
   kSaved = 4,
   kCopied = 5,
   kLost = 6,
-  kKept = 7
+  kUnchanged = 7
 };
 
 struct Segment {
@@ -68,7 +68,7 @@ struct Segment {
   uint32_t region = 0;   // index into regions
   // Both change only until the end of the stop, with the lock of serving; then all copying threads read them.
   bool in_parent = false;  // nobody wrote to it since the last stop: an increment need not have it
-  bool open = false;       // not all of it is protected: it cannot be kKept
+  bool open = false;       // not all of it is protected: it cannot be kUnchanged
   // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying.
   // Counted with the lock of serving until the stop, read after it.
   uint8_t heat = 0;
@@ -155,15 +155,15 @@ class SegmentTable {
   // By any thread that has unprotected the segment: kSaved becomes kCopied, another state stays.
   void settle(SegmentId id);
   // By the owner, instead of finish(): the pages stay protected. False: want() was called.
-  [[nodiscard]] bool keep(SegmentId id);
+  [[nodiscard]] bool leave_protected(SegmentId id);
   // A thread needs the pages writable. In kCopying and kSaved this leaves a mark, and the owner will
-  // unprotect the segment. kKept becomes kCopied, and the caller must unprotect it. Returns the state before.
+  // unprotect the segment. kUnchanged becomes kCopied, and the caller must unprotect it. Returns the state before.
   SegmentState want(SegmentId id);
   bool is_wanted(SegmentId id) const {
     return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0;
   }
   void lose(SegmentId id) { leave_copying(id, SegmentState::kLost); }
-  // Returns when the segment is kCopied, kLost or, unless want() was called before, kKept.
+  // Returns when the segment is kCopied, kLost or, unless want() was called before, kUnchanged.
   void await_copied(SegmentId id);
   SegmentState state(SegmentId id) const {
     // seq_cst: Copier::run() stores rest_checked_, and then looks here for segments that others have claimed.

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <new>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "base/units.h"
 
 ckpt::HeapInterface ckpt_heap_v1;

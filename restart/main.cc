@@ -12,20 +12,20 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "base/standard_descriptors.h"
-#include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
-#include "image/read/image_spool.h"
-#include "image/read/job_spool.h"
-#include "image/read/kept_images.h"
-#include "image/read/reading_key.h"
-#include "image/read/reading_trust.h"
-#include "restart/job/restart_job.h"
+#include "image/read/sources/image_catalog.h"
+#include "image/read/sources/image_spool.h"
+#include "image/read/sources/job_spool.h"
+#include "image/read/sources/keeper_images.h"
+#include "image/read/sources/reading_key.h"
+#include "image/read/sources/reading_trust.h"
 #include "restart/options.h"
 #include "restart/output.h"
-#include "restart/pipe.h"
 #include "restart/plan/memory/layout.h"
 #include "restart/plan/memory/memory_plan.h"
 #include "restart/plan/plan.h"
+#include "restart/reports/pipe.h"
+#include "restart/restart_job.h"
 #include "restart/tree/launch.h"
 #include "restart/tree/lost_children.h"
 #include "restart/tree/process.h"
@@ -181,7 +181,7 @@ Result<std::unique_ptr<JobSpool>> spooled_job(const std::string& image) {
 
 int restart(RestartOptions options, char** argv) {
   if (!options.hosts.empty()) return restart_on_hosts(options);
-  auto image = reach_kept_images(options.image);
+  auto image = reach_keeper_images(options.image);
   if (!image.ok()) return finish_with_error(options, image.error());
   options.image = *image;
   if (options.image.ends_with(".hosts")) {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "image/read/kept_images.h"
+#include "image/read/sources/keeper_images.h"
 
 namespace ckpt {
 namespace {

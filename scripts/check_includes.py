@@ -38,12 +38,32 @@ ROOMS = [
     ("heap", "base"),
     ("plugins", "include"),
     ("timewarp", "base copier include"),
-    ("restart", "base image/format image/read job/format"),
+    ("restart/restorer", "base image/format"),
+    ("restart/reports", "base"),
+    ("restart/files", "base image/format image/read job/format"),
+    ("restart/channels", "restart/files restart/restorer"),
+    ("restart/descriptors", "restart/channels"),
+    ("restart/plan", "restart/descriptors restart/reports"),
+    ("restart/feed", "restart/plan"),
+    ("restart/tree", "restart/feed"),
+    ("restart/job", "restart/tree"),
+    ("restart", "restart/job"),
     ("cluster", "base"),
-    ("cli", "base image/format image/write image/read image/rewrite job/format job/directory plugins restart cluster"),
+    ("cli/text", "base image/format image/read"),
+    ("cli/starting", "cli/text"),
+    ("cli/image", "cli/starting image/write image/rewrite job/format job/directory restart"),
+    ("cli/hosts/job", "cli/text cluster"),
+    ("cli/ask", "cli/image cli/hosts/job"),
+    ("cli/plan", "cli/ask"),
+    ("cli/keeper", "cli/ask"),
+    ("cli/back", "cli/keeper"),
+    ("cli/hosts", "cli/back"),
+    ("cli/gather", "cli/hosts"),
+    ("cli/program", "cli/hosts plugins"),
+    ("cli", "cli/plan cli/gather cli/program"),
 ]
-# A floor of libckpt_rt or job may include all that the floors it names may.
-INHERIT = ("libckpt_rt/", "job/")
+# A floor of libckpt_rt, job, restart or cli may include all that the floors it names may.
+INHERIT = ("libckpt_rt/", "job/", "restart/", "cli/")
 RULES = "libckpt_rt/core/preload_rules.h"
 # What runs on the program's threads, or is called by what does; the agent, which stops them, keeps to the same rules. A room
 # below libckpt_rt includes the rules where they stand.

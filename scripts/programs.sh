@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the programs of docs/programs.md (Debian 12, by apt), builds what they need, and runs tests/jobs/programs.py.
+# Installs the programs of docs/programs.md (Debian 12, by apt), builds what they need, and runs tests/jobs/real_programs/programs.py.
 # Usage: scripts/programs.sh [--packages-only] [ARGUMENT OF programs.py...]      none: writes docs/programs.md, in an hour or so
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
@@ -19,4 +19,4 @@ fi
 if [ "${1-}" = --packages-only ]; then exit 0; fi
 "$root/scripts/setup.sh" ckpt ckpt_rt ckpt-restart
 [ $# -gt 0 ] || set -- --table "$root/docs/programs.md"
-CKPT_BUILD=$build exec python3 "$root/tests/jobs/programs.py" "$@"
+CKPT_BUILD=$build exec python3 "$root/tests/jobs/real_programs/programs.py" "$@"

@@ -49,8 +49,8 @@ const char* fault_back_end_name(FaultBackEnd back_end);
 
 // What is kept beside an image of files that the program has open, in case they are removed, renamed or
 // overwritten before a restart (docs/descriptors.md).
-enum class KeptFiles : uint32_t { kAuto = 0, kNone, kLinks, kCopies };
-const char* kept_files_name(KeptFiles files);
+enum class SavedFiles : uint32_t { kAuto = 0, kNone, kLinks, kCopies };
+const char* saved_files_name(SavedFiles files);
 
 // The defaults are those of the table.
 struct Settings {
@@ -76,7 +76,7 @@ struct Settings {
   uint32_t dma_burst_bytes = 4096;    // of one transfer
   uint32_t increments = 0;
   Order order = Order::kAddress;
-  KeptFiles files = KeptFiles::kAuto;
+  SavedFiles files = SavedFiles::kAuto;
   Heap heap = Heap::kLibc;
   char leave_out[sizeof(LeaveOutList::text)] = {};
   bool disabled = false;

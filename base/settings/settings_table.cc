@@ -31,10 +31,10 @@ constexpr Choice kOrders[] = {{"address", number(Order::kAddress)},
                               {"follow", number(Order::kFollow)},
                               {"hot", number(Order::kHot)},
                               {"cold", number(Order::kCold)}};
-constexpr Choice kKeptFiles[] = {{"auto", number(KeptFiles::kAuto)},
-                                 {"none", number(KeptFiles::kNone)},
-                                 {"links", number(KeptFiles::kLinks)},
-                                 {"copies", number(KeptFiles::kCopies)}};
+constexpr Choice kSavedFiles[] = {{"auto", number(SavedFiles::kAuto)},
+                                  {"none", number(SavedFiles::kNone)},
+                                  {"links", number(SavedFiles::kLinks)},
+                                  {"copies", number(SavedFiles::kCopies)}};
 constexpr Choice kHeaps[] = {{"libc", number(Heap::kLibc)},
                              {"jemalloc", number(Heap::kJemalloc)},
                              {"jemalloc:huge", number(Heap::kJemallocHuge)}};
@@ -362,7 +362,7 @@ constexpr Setting kTable[] = {
      kOf<Number<&Settings::keep>>},
     {"CKPT_FILES", "--files", "WHAT",
      "what is kept of open files, in case they are removed or changed before a restart", nullptr,
-     "way to keep files", nullptr, "docs/descriptors.md", kByRun, kKeptFiles, 0, 0,
+     "way to keep files", nullptr, "docs/descriptors.md", kByRun, kSavedFiles, 0, 0,
      kOf<OneOf<&Settings::files>>},
     {"CKPT_ENGINE",
      "--engine",
@@ -447,7 +447,7 @@ void accepted_by(const Setting& setting, SettingText& out) {
 }
 
 const char* mode_name(Mode mode) { return choice_name(kModes, number(mode)); }
-const char* kept_files_name(KeptFiles files) { return choice_name(kKeptFiles, number(files)); }
+const char* saved_files_name(SavedFiles files) { return choice_name(kSavedFiles, number(files)); }
 const char* order_name(Order order) { return choice_name(kOrders, number(order)); }
 const char* fault_back_end_name(FaultBackEnd back_end) { return choice_name(kBackEnds, number(back_end)); }
 const char* compression_name(Compression kind) { return choice_name(kCompressions, number(kind)); }

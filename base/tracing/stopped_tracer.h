@@ -3,7 +3,7 @@
 // Owner:     whoever makes it, in one thread: ptrace(2) knows its tracer by thread. All is called by that thread. It
 //            must be of another process than the stopped one's parent: wait(2) of a parent that traces tells it of
 //            each step.
-// Callers:   the helper of a job's coordinator (job/capture/stopped_members.h), `ckpt now` of a stopped process.
+// Callers:   the helper of a job's coordinator (job/capture/members/stopped_members.h), `ckpt now` of a stopped process.
 // Never:     libc, malloc. No instruction of the program's own is executed, but for what the dynamic linker runs
 //            before our library where the process was stopped there.
 //

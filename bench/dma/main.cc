@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "copier/dma_copy_engine.h"
+#include "copier/engines/dma_copy_engine.h"
 
 namespace {
 

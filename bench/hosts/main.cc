@@ -16,6 +16,8 @@
 #include "base/clock.h"
 #include "bench/hosts/simulated_agents.h"
 #include "cli/hosts/head/head.h"
+#include "cli/hosts/job/hosts_run.h"
+#include "cli/hosts/job/users.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/hosts/head/crew.h"
+#include "cli/hosts/crew/crew.h"
 #include "cluster/protocol/agent_machine.h"
 
 namespace ckpt::bench {

@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "cli/ask/hand_over.h"
+#include "cli/ask/network.h"
 #include "cli/ask/stopped_target.h"
-#include "cli/program/network.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 

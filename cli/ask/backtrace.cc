@@ -14,8 +14,8 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "cli/ask/commands.h"
 #include "cli/ask/target.h"
-#include "cli/commands.h"
 #include "cli/image/core/demangle.h"
 #include "cli/text/failure.h"
 

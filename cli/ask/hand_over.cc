@@ -30,7 +30,7 @@ bool is_of_user(const Target& t, int directory) {
 ScopedFd open_directory(const Target& t, const std::string& path) {
   if (!path.starts_with('/')) return {};
   if (keeper_part(path) == path.size()) {
-    auto kept = open_kept_directory(path);
+    auto kept = open_keeper_directory(path);
     return kept.ok() && is_of_user(t, kept->get()) ? std::move(*kept) : ScopedFd();
   }
   const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;

@@ -9,15 +9,16 @@
 #include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
-#include "cli/ask/leader.h"
+#include "cli/ask/commands.h"
+#include "cli/ask/job_coordinator.h"
 #include "cli/ask/machine_time.h"
-#include "cli/commands.h"
-#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/ask_job.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
+#include "cli/text/json_lines.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_reader.h"
@@ -93,7 +94,7 @@ void add_notes(Answer* answer) {
   }
   const std::string job = text_of(*answer, "job");
   auto add = [&](const std::string& path, const std::string& whose) {
-    auto reached = reach_kept_images(path);
+    auto reached = reach_keeper_images(path);
     if (!reached.ok()) return;
     auto image = ImageReader::open(*reached);
     if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
@@ -104,7 +105,7 @@ void add_notes(Answer* answer) {
       answer->emplace_back("no_restart", whose + printable(why));
   };
   if (job.empty()) return add(text_of(*answer, "image"), "");
-  auto reached = reach_kept_images(job);
+  auto reached = reach_keeper_images(job);
   if (!reached.ok()) return;
   const JobEntry entry = examine_job(*reached);
   for (const ManifestMember& m : entry.manifest.members) {
@@ -168,7 +169,7 @@ Result<ExitCode> now(const NowOptions& o) {
   }
   auto target = o.timeout.empty() ? await_target(*pid) : await_target(*pid, limits.answer_ns);
   if (!target.ok()) return target.error();
-  if (!o.only) target = leader_of(std::move(*target), limits);
+  if (!o.only) target = coordinator_for(std::move(*target), limits);
   Progress progress(fmt::format("checkpoint of {}", target->name));
   const auto before = machine_time();
   auto answer =

@@ -5,7 +5,7 @@
 #include "base/settings/settings_table.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
-#include "cli/commands.h"
+#include "cli/ask/commands.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"

@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "base/clock.h"
-#include "base/parents_memory.h"
+#include "base/memory/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "base/settings/settings.h"
 #include "cli/text/failure.h"

@@ -8,9 +8,9 @@
 #include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/back/back_hosts.h"
+#include "cli/back/commands.h"
 #include "cli/back/job/job_back.h"
 #include "cli/back/process_back.h"
-#include "cli/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
@@ -162,7 +162,7 @@ Result<void> back(const BackOptions& o) {
       return failure(ExitCode::kNotFound, fmt::format("{} ({})", target->pid, target->name),
                      "has taken no checkpoint yet", "take one with ckpt now, or name an image");
     }
-    auto reached = reach_kept_images(path);
+    auto reached = reach_keeper_images(path);
     if (!reached.ok()) return reached.error();
     path = *reached;
   }

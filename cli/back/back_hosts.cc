@@ -4,9 +4,10 @@
 #include <filesystem>
 
 #include "cli/ask/asker.h"
-#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/ask_job.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
+#include "cli/text/json_lines.h"
 #include "cli/text/text_out.h"
 
 namespace ckpt::cli {

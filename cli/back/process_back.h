@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "base/job_addresses.h"
 #include "base/protocol/back_protocol.h"
+#include "base/sockets/job_addresses.h"
 #include "cli/ask/asker.h"
 #include "cli/back/descriptors/descriptor_difference.h"
 #include "cli/back/descriptors/shared_parts.h"

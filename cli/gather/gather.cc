@@ -13,12 +13,14 @@
 #include <memory>
 
 #include "base/protocol/keeper_protocol.h"
-#include "cli/commands.h"
+#include "cli/gather/commands.h"
 #include "cli/gather/part_stream.h"
 #include "cli/hosts/agent/this_host.h"
-#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
+#include "cli/text/json_lines.h"
 #include "cli/text/text_out.h"
 #include "job/format/job_name.h"
 

@@ -12,9 +12,10 @@
 
 #include "base/raii_fd.h"
 #include "cli/gather/part_stream.h"
-#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/text/failure.h"
-#include "image/format/kept_names.h"
+#include "cli/text/json_lines.h"
+#include "image/format/saved_file_names.h"
 #include "job/format/job_name.h"
 
 namespace ckpt::cli {
@@ -39,7 +40,7 @@ bool is_good_path(const std::string& path) {
   job::ParsedJobName parsed;
   if (path.find('\0') != path.npos || words.size() < 2 || words.size() > 3) return false;
   if (!job::parse_job_name(words[0], &parsed) || parsed.temporary) return false;
-  return words.size() == 2 || words[1].ends_with(kKeptSuffix);
+  return words.size() == 2 || words[1].ends_with(kSavedFilesSuffix);
 }
 
 class Receiver {
@@ -135,7 +136,7 @@ class Receiver {
       CKPT_TRY(make_directory(temporary(part) + "/" + inside.substr(0, slash)));
     const std::string full = temporary(part) + "/" + inside;
     if (line.contains("link")) {
-      if (!line["link"].is_string() || !inside.ends_with(kKeptNameSuffix))
+      if (!line["link"].is_string() || !inside.ends_with(kSavedNameSuffix))
         return broken("has a link that nobody made");
       return symlink(line["link"].get<std::string>().c_str(), full.c_str()) == 0 ? Result<void>()
                                                                                  : cannot_write(full);

@@ -14,10 +14,10 @@
 
 #include "base/raii_fd.h"
 #include "cli/gather/part_stream.h"
-#include "cli/hosts/hosts.h"
 #include "cli/text/failure.h"
+#include "cli/text/json_lines.h"
 #include "image/format/image_probe.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "job/format/job_name.h"
 
 namespace ckpt::cli {
@@ -86,8 +86,8 @@ class Sender {
       if (name.ends_with(kImageSuffix)) {
         CKPT_TRY(send_file(path, path));
         CKPT_TRY(add_parent(path));
-      } else if (name.ends_with(kKeptSuffix) && with_files) {
-        CKPT_TRY(send_kept(path));
+      } else if (name.ends_with(kSavedFilesSuffix) && with_files) {
+        CKPT_TRY(send_saved_files(path));
       } else if (with_files && name != job::kManifestName) {
         CKPT_TRY(send_file(path, path));
       }
@@ -95,19 +95,19 @@ class Sender {
     return {};
   }
 
-  // A hard link to a file of the program is here a copy of it (image/format/kept_names.h).
-  Result<void> send_kept(const std::string& directory) {
+  // A hard link to a file of the program is here a copy of it (image/format/saved_file_names.h).
+  Result<void> send_saved_files(const std::string& directory) {
     const auto names = names_in(directory_ + "/" + directory);
     for (const std::string& name : names) {
       const std::string path = directory + "/" + name;
-      if (name.ends_with(kKeptNameSuffix)) {
+      if (name.ends_with(kSavedNameSuffix)) {
         char target[4096] = {};
         const ssize_t n = readlink((directory_ + "/" + path).c_str(), target, sizeof(target) - 1);
         if (n > 0) CKPT_TRY(say({{"path", path}, {"link", std::string(target, static_cast<size_t>(n))}}));
         continue;
       }
-      const std::string copy = name + std::string(kKeptCopySuffix);
-      const bool is_copy = name.ends_with(kKeptCopySuffix);
+      const std::string copy = name + std::string(kSavedCopySuffix);
+      const bool is_copy = name.ends_with(kSavedCopySuffix);
       if (!is_copy && std::binary_search(names.begin(), names.end(), copy)) continue;
       CKPT_TRY(send_file(path, is_copy ? path : directory + "/" + copy));
     }

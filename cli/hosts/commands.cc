@@ -7,6 +7,7 @@
 #include "cli/hosts/agent/agent_warden.h"
 #include "cli/hosts/commands.h"
 #include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 

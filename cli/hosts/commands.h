@@ -1,4 +1,5 @@
-// `ckpt hosts`, and the commands of jobs over hosts that are not for users.
+// `ckpt hosts`, with the commands of jobs over hosts that are not for users, and `ckpt migrate`: for main.cc. Each adds its CLI::App with options, help and exit codes; when chosen, its callback
+// leaves the exit code in `exit`.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -10,5 +11,6 @@
 namespace ckpt::cli {
 
 void add_hosts(CLI::App& app, ExitCode& exit);
+void add_migrate(CLI::App& app, ExitCode& exit);
 
 }  // namespace ckpt::cli

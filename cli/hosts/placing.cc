@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "base/job_addresses.h"
+#include "base/sockets/job_addresses.h"
 #include "cli/image/job_images.h"
 #include "cli/text/failure.h"
 #include "image/read/image_reader.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/hosts.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 
@@ -26,7 +26,7 @@ std::vector<int> ports_of_part(const std::string& part);
 // kernel chooses from are shared out. Writes "ports" and "slice" of each host, or removes them.
 void share_ports(Json& table, const Json& was, const std::vector<std::vector<int>>& ports);
 
-// The table as base/job_addresses.h has it, of the host `own`: lines of text.
+// The table as base/sockets/job_addresses.h has it, of the host `own`: lines of text.
 std::vector<std::string> address_lines(const Json& table, const std::string& own);
 
 }  // namespace ckpt::cli

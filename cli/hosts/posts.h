@@ -3,8 +3,11 @@
 // Owner: cli. Callers: agent.cc, head.cc.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "cli/ask/asker.h"
-#include "cli/hosts/head/crew.h"
+#include "cli/hosts/crew/crew.h"
 #include "cluster/protocol/post_office.h"
 
 namespace ckpt::cli {

@@ -9,14 +9,14 @@
 #include <memory>
 #include <span>
 
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/unpacked.h"
 #include "cli/text/failure.h"
 #include "cli/text/progress.h"
-#include "image/read/image_catalog.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/image_catalog.h"
+#include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/image_stream.h"
 #include "image/write/job_stream_output.h"

@@ -3,15 +3,15 @@
 
 #include <memory>
 
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
 #include "image/format/image_name.h"
-#include "image/read/image_catalog.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/image_catalog.h"
+#include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/image_directory.h"
 

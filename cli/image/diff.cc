@@ -1,7 +1,7 @@
 // ckpt diff: what changed between two images.
 #include <memory>
 
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/image_diff.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
@@ -11,7 +11,7 @@
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_catalog.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 

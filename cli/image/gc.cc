@@ -5,14 +5,14 @@
 #include <set>
 
 #include "base/settings/settings.h"
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_catalog.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/image_catalog.h"
+#include "image/read/sources/reading_key.h"
 #include "image/write/image_directory.h"
 #include "job/directory/job_directory.h"
 

@@ -11,7 +11,7 @@
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
 #include "image/format/image_probe.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 #include "job/format/job_name.h"
 
 namespace ckpt::cli {

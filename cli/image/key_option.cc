@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "cli/text/failure.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 
 namespace ckpt::cli {
 

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/settings/settings.h"
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"
@@ -16,8 +16,8 @@
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_catalog.h"
 #include "image/read/image_reader.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/program/run_command.h"
+#include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

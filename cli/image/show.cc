@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/settings/settings.h"
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/core/image_backtrace.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
@@ -16,8 +16,8 @@
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "image/read/image_spool.h"
-#include "image/read/job_spool.h"
+#include "image/read/sources/image_spool.h"
+#include "image/read/sources/job_spool.h"
 
 namespace ckpt::cli {
 

@@ -88,7 +88,7 @@ class Work {
     wanted_.scheme = *scheme;
     if (plan_.contains("lost")) wanted_.lost = plan_["lost"].get<std::vector<bool>>();
     lost_ = !wanted_.lost.empty() && wanted_.lost.at(self_);
-    auto part = find_kept_part(plan_.at("part").get<std::string>());
+    auto part = find_part_in_keeper(plan_.at("part").get<std::string>());
     if (!part.ok()) return part.error();
     part_ = std::move(*part);
     CKPT_TRY(lost_ ? make_part() : open_part());
@@ -226,7 +226,7 @@ class Work {
   const Json plan_;
   unsigned self_ = 0;
   bool lost_ = false;
-  KeptPart part_;
+  PartInKeeper part_;
   ScopedFd checks_;
   std::unique_ptr<keeper::PartStream> stream_;
   std::string sum_;

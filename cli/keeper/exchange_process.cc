@@ -16,16 +16,16 @@
 
 namespace ckpt::cli {
 
-std::string KeptPart::path() const { return fmt::format("/proc/self/fd/{}/{}", directory.get(), name); }
+std::string PartInKeeper::path() const { return fmt::format("/proc/self/fd/{}/{}", directory.get(), name); }
 
-Result<KeptPart> find_kept_part(const std::string& path) {
+Result<PartInKeeper> find_part_in_keeper(const std::string& path) {
   const size_t bytes = keeper_part(path);
   const std::string name = bytes == 0 || bytes >= path.size() ? "" : path.substr(bytes + 1);
   if (name.empty() || name.find('/') != std::string::npos || name[0] == '.' || !name.ends_with(kJobSuffix))
     return failure(ExitCode::kUsage, path, "is no part in a keeper's memory", "report it");
-  auto directory = open_kept_directory(path);
+  auto directory = open_keeper_directory(path);
   if (!directory.ok()) return directory.error();
-  return KeptPart{std::move(*directory), name};
+  return PartInKeeper{std::move(*directory), name};
 }
 
 std::string checks_of(const std::string& part) {

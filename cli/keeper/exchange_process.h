@@ -11,19 +11,23 @@
 // Owner: cli, the agent. One thread; the process has those of cluster/keeper/exchange.h.
 #pragma once
 
+#include <string>
+
+#include "base/exit_codes.h"
 #include "base/raii_fd.h"
-#include "cli/hosts/hosts.h"
+#include "base/result.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 
 // A part in a keeper's memory, "/tmp/ckpt-keeper-UID/NAME.keeper/X.job".
-struct KeptPart {
+struct PartInKeeper {
   ScopedFd directory;  // the keeper's
   std::string name;    // in it
   // As a path of this process, while this lives.
   std::string path() const;
 };
-Result<KeptPart> find_kept_part(const std::string& path);
+Result<PartInKeeper> find_part_in_keeper(const std::string& path);
 
 // The file of checks that belongs to a part, in the same directory.
 std::string checks_of(const std::string& part);

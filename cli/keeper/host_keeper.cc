@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/protocol/keeper_protocol.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/keeper/start_keeper.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"
@@ -59,7 +60,7 @@ ReachedPart reach_part(const std::string& part) {
   ReachedPart reached;
   if (keeper_part(part) == 0) {
     reached.path = part;
-  } else if (auto found = find_kept_part(part); found.ok()) {
+  } else if (auto found = find_part_in_keeper(part); found.ok()) {
     reached.kept = std::move(*found);
     reached.path = reached.kept.path();
   }
@@ -73,7 +74,7 @@ Result<HostImages> images_of_host(const std::string& directory, const Json& star
   if (start.contains("keeper")) images.name = keeper_path(geteuid(), start["keeper"].get<std::string>()).text;
   if (keeper_part(images.name) == 0) return images;
   CKPT_TRY(start_host_keeper(images.name, start.value("keeper_bytes", uint64_t{0})));
-  auto opened = open_kept_directory(images.name);
+  auto opened = open_keeper_directory(images.name);
   if (!opened.ok()) return opened.error();
   images.kept = std::move(*opened);
   images.path = fmt::format("/proc/self/fd/{}", images.kept.get());
@@ -95,7 +96,7 @@ void give_up_parts(const std::string& images, const std::string& job, const std:
   ScopedFd directory;
   if (keeper_part(images) == 0) {
     directory.reset(open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  } else if (auto kept = open_kept_directory(images); kept.ok()) {
+  } else if (auto kept = open_keeper_directory(images); kept.ok()) {
     directory = std::move(*kept);
   }
   if (!directory.valid()) return;

@@ -11,7 +11,7 @@ namespace ckpt::cli {
 
 // A part as a path of this process while this lives, in whichever memory or directory it is.
 struct ReachedPart {
-  KeptPart kept;
+  PartInKeeper kept;
   std::string path;  // empty: no keeper answers
 };
 ReachedPart reach_part(const std::string& part);

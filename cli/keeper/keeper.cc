@@ -9,15 +9,15 @@
 
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings.h"
-#include "cli/commands.h"
 #include "cli/image/job_images.h"
+#include "cli/keeper/commands.h"
 #include "cli/keeper/disk/disk_watch.h"
 #include "cli/keeper/start_keeper.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
 #include "image/format/keeper_client.h"
-#include "image/read/image_catalog.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 
@@ -127,7 +127,7 @@ Result<void> status(const KeeperOptions& o) {
   if (!path.ok()) return path.error();
   auto answer = ask_keeper(path->text, KeeperOperation::kStatus);
   if (!answer.ok()) return answer.error();
-  auto reached = reach_kept_images(path->text);
+  auto reached = reach_keeper_images(path->text);
   if (!reached.ok()) return reached.error();
   auto held = held_by(*reached);
   if (!held.ok()) return held.error();

@@ -5,19 +5,20 @@
 #include <unistd.h>
 
 #include "base/named_points.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/low_priority.h"
 #include "image/read/manifest.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 
 namespace ckpt::cli {
 
 namespace {
 
 Result<Json> save(const Json& plan) {
-  auto part = find_kept_part(plan.at("part").get<std::string>());
+  auto part = find_part_in_keeper(plan.at("part").get<std::string>());
   if (!part.ok()) return part.error();
   if (auto key = use_key_file(plan.value("key_file", "")); !key.ok()) return key.error();
   const std::string to = plan.at("to");

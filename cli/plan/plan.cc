@@ -9,7 +9,7 @@
 
 #include "base/settings/settings.h"
 #include "cli/ask/asker.h"
-#include "cli/commands.h"
+#include "cli/plan/commands.h"
 #include "cli/plan/measured.h"
 #include "cli/plan/plot.h"
 #include "cli/text/failure.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/settings/settings.h"
-#include "cli/commands.h"
+#include "cli/program/commands.h"
 #include "cli/program/machine.h"
 #include "cli/program/trial.h"
 #include "cli/text/failure.h"

@@ -19,8 +19,8 @@
 #include "base/raii_fd.h"
 #include "cli/ask/target.h"
 #include "cli/image/restartable.h"
-#include "cli/program/program.h"
-#include "cli/program/run_command.h"
+#include "cli/starting/program.h"
+#include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

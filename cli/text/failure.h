@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "image/read/kept_images.h"
+#include "image/read/sources/keeper_images.h"
 
 namespace ckpt::cli {
 

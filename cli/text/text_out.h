@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "image/read/kept_images.h"
+#include "image/read/sources/keeper_images.h"
 
 namespace ckpt::cli {
 

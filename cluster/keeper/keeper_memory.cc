@@ -15,7 +15,7 @@
 
 #include <array>
 
-#include "base/descriptor_message.h"
+#include "base/sockets/descriptor_message.h"
 #include "cluster/keeper/low_priority.h"
 #include "cluster/keeper/memory_left.h"
 

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/descriptor_message.h"
+#include "base/sockets/descriptor_message.h"
 
 namespace ckpt::keeper {
 

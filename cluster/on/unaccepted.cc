@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/descriptor_message.h"
 #include "base/protocol/unaccepted_protocol.h"
+#include "base/sockets/descriptor_message.h"
 #include "base/sys.h"
 #include "cluster/on/waiting.h"
 

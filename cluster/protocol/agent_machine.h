@@ -1,5 +1,5 @@
 // One host's part in a checkpoint over several hosts: pure states between the head and the processes of this
-// host, whose coordinator (job/capture/coordinator.h) waits at each step for kContinue.
+// host, whose coordinator (job/capture/coordinator/coordinator.h) waits at each step for kContinue.
 //
 // Owner:     cluster. Callers: the host agent's loop, one thread; the explorer in the tests.
 // Why no host is left standing: a timer runs whenever this host waits for the head. The timer, or the end of

@@ -7,8 +7,8 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
-#include "base/descriptor_message.h"
-#include "base/local_peer.h"
+#include "base/sockets/descriptor_message.h"
+#include "base/sockets/local_peer.h"
 #include "base/sys.h"
 #include "base/preload_rules.h"
 
@@ -130,7 +130,7 @@ Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation
   }
 }
 
-Result<ScopedFd> open_kept_directory(std::string_view path) {
+Result<ScopedFd> open_keeper_directory(std::string_view path) {
   ScopedFd directory;
   auto answer = ask_keeper(path, KeeperOperation::kOpen, &directory);
   if (!answer.ok()) return answer.error();
@@ -138,7 +138,7 @@ Result<ScopedFd> open_kept_directory(std::string_view path) {
 }
 
 Result<void> check_is_kept(std::string_view path, int directory) {
-  auto now = open_kept_directory(path);
+  auto now = open_keeper_directory(path);
   if (!now.ok()) return now.error();
   // The directory is open here, so no later mount has its number.
   struct stat had, has;

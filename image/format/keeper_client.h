@@ -17,7 +17,7 @@ Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation
                                 ScopedFd* directory = nullptr);
 
 // Its directory.
-Result<ScopedFd> open_kept_directory(std::string_view path);
+Result<ScopedFd> open_keeper_directory(std::string_view path);
 
 // After a commit in `directory`: does a keeper still hold that very directory? If its keeper has ended, its contents
 // are gone as soon as the last descriptor is closed.

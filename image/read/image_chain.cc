@@ -11,7 +11,7 @@
 
 #include "image/format/image_name.h"
 #include "image/format/io_error.h"
-#include "image/read/image_spool.h"
+#include "image/read/sources/image_spool.h"
 
 namespace ckpt {
 

@@ -12,9 +12,9 @@
 #include "base/sys.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
-#include "image/read/reading_key.h"
-#include "image/read/reading_trust.h"
 #include "image/read/section_reader.h"
+#include "image/read/sources/reading_key.h"
+#include "image/read/sources/reading_trust.h"
 
 namespace ckpt {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 
 namespace ckpt {
 

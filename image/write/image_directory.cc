@@ -9,14 +9,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/arena.h"
 #include "base/directory_scan.h"
+#include "base/memory/arena.h"
 #include "base/sys.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
 #include "image/format/keeper_client.h"
 #include "image/write/image_file.h"
-#include "image/write/kept_files.h"
+#include "image/write/saved_files.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -252,7 +252,7 @@ static void give_own_rights(const char* path) {
 Result<ScopedFd> open_image_directory(const char* path) {
   const long flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   if (keeper_part(path) == std::strlen(path)) {
-    auto kept = open_kept_directory(path);
+    auto kept = open_keeper_directory(path);
     if (kept.ok()) CKPT_TRY(check_image_directory(kept->get(), path));
     return kept;
   }
@@ -382,7 +382,7 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
     }
     const long gone = sys::call(__NR_unlinkat, dir_fd, image.name, 0L);
     if (!sys::failed(gone)) {
-      remove_kept_files(dir_fd, image.name);
+      remove_saved_files(dir_fd, image.name);
       pruned.images++;
       if (image.whole) pruned.kept--;
     } else if (gone != -ENOENT && removed.ok()) {  // not there: another program that prunes was faster

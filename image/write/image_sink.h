@@ -21,8 +21,8 @@
 
 #include <span>
 
-#include "base/arena.h"
-#include "base/copied_segment.h"
+#include "base/memory/arena.h"
+#include "base/memory/copied_segment.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "image/format/image_format.h"

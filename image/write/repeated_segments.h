@@ -17,7 +17,7 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "image/format/image_format.h"
 
 namespace ckpt {

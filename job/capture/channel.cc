@@ -6,7 +6,7 @@
 #include <sys/uio.h>
 
 #include "base/clock.h"
-#include "base/descriptor_message.h"
+#include "base/sockets/descriptor_message.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {

@@ -6,10 +6,10 @@
 #include <sys/resource.h>
 #include <sys/time.h>
 
-#include "base/descriptor_message.h"
-#include "base/local_peer.h"
 #include "base/protocol/reconnect_protocol.h"
 #include "base/raii_fd.h"
+#include "base/sockets/descriptor_message.h"
+#include "base/sockets/local_peer.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/stop/stop_state.h"

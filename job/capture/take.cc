@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "image/write/image_directory.h"
-#include "job/capture/coordinator.h"
+#include "job/capture/coordinator/coordinator.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/directory/log.h"

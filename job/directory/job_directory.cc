@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/arena.h"
 #include "base/directory_scan.h"
+#include "base/memory/arena.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
 #include "libckpt_rt/core/preload_rules.h"

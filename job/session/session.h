@@ -6,11 +6,11 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
-#include "copier/shared_ledger.h"
+#include "copier/shared/shared_ledger.h"
 #include "image/write/job_stream_output.h"
 #include "job/format/wire.h"
 

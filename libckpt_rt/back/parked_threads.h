@@ -13,7 +13,7 @@
 // Never:     gives a thread an order before it has done the last.
 #pragma once
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 

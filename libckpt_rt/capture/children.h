@@ -7,7 +7,7 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "image/format/records/process_records.h"
 
 namespace ckpt {

@@ -28,7 +28,7 @@
 
 #include <linux/futex.h>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 
 #ifndef FUTEX_LOCK_PI2

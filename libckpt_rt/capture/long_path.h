@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 
 namespace ckpt {

@@ -9,15 +9,15 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "copier/segment_size.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "image/write/image_directory.h"
-#include "image/write/kept_files.h"
+#include "image/write/saved_files.h"
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/memory_advice.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
-#include "libckpt_rt/checkpoint/stages/kept_files.h"
+#include "libckpt_rt/checkpoint/stages/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/checkpoint/stages/what_is_lost.h"
 #include "libckpt_rt/core/directory/log.h"
@@ -65,25 +65,25 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
 // A seccomp filter may kill a thread that makes a call that the program does not make.
 bool keeps_files() {
   const Settings& s = user_settings();
-  return !job::is_streamed() && s.files != KeptFiles::kNone && !is_filtered();
+  return !job::is_streamed() && s.files != SavedFiles::kNone && !is_filtered();
 }
 
 // In the image, so wherever that goes.
 bool keeps_contents() {
-  const KeptFiles how = user_settings().files;
-  return (how == KeptFiles::kAuto || how == KeptFiles::kCopies) && !is_filtered();
+  const SavedFiles how = user_settings().files;
+  return (how == SavedFiles::kAuto || how == SavedFiles::kCopies) && !is_filtered();
 }
 
 // In a job's checkpoint one place for all, in the job's directory: members share many files.
-int place_of_kept_files(const Attempt& attempt) {
+int place_of_saved_files(const Attempt& attempt) {
   return job::place() != nullptr ? job::place()->directory : attempt.space.log();
 }
 
 void keep_files_of(Attempt& attempt) {
-  attempt.file_saver.open(attempt.space.arena(), place_of_kept_files(attempt),
-                          job::place() != nullptr ? kJobKeptFiles : attempt.cost.image,
+  attempt.file_saver.open(attempt.space.arena(), place_of_saved_files(attempt),
+                          job::place() != nullptr ? kJobSavedFiles : attempt.cost.image,
                           user_settings().files);
-  attempt.file_saver.keep_all(attempt.space.log());
+  attempt.file_saver.save_all(attempt.space.log());
 }
 
 // One member of a job is enough for the directory of temporary files that all use.
@@ -133,10 +133,10 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   points::at("prepare.image");
   attempt.in_force.files = keeps_files();
   if (attempt.in_force.files) {
-    if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
+    if (job::session() == nullptr) remove_orphaned_saved_files(space.log());
     keep_files_of(attempt);
-    if (is_first_of_job()) attempt.file_saver.keep_temporary();
-    capture.descriptors.set_kept_files(place_of_kept_files(attempt), job::place() != nullptr);
+    if (is_first_of_job()) attempt.file_saver.save_temporary();
+    capture.descriptors.set_saved_files(place_of_saved_files(attempt), job::place() != nullptr);
   }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
@@ -169,7 +169,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   if (attempt.capture.map.has_unknown_name() || attempt.capture.between_requests)
     attempt.outcome.spoiled = true;
   if (!looked.ok()) return looked.error();
-  if (attempt.in_force.files) attempt.file_saver.keep_new(attempt.capture.descriptors.entries());
+  if (attempt.in_force.files) attempt.file_saver.save_new(attempt.capture.descriptors.entries());
   points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
   points::at("stop.captured");
@@ -203,9 +203,9 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
     const bool kept =
         job::place() != nullptr && job::place()->stays;  // before the job's commit, which has been
     if (result.ok() && !kept)
-      attempt.file_saver.keep_all(attempt.space.log());
+      attempt.file_saver.save_all(attempt.space.log());
     else if (!result.ok() && attempt.cost.image[0] != '\0' && job::session() == nullptr)
-      remove_kept_files(directory, attempt.cost.image);
+      remove_saved_files(directory, attempt.cost.image);
   }
   return result;
 }

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
-#include "libckpt_rt/checkpoint/stages/kept_files.h"
+#include "libckpt_rt/checkpoint/stages/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/eager_copies.h"
 #include "libckpt_rt/checkpoint/stages/pending_image.h"
 #include "libckpt_rt/checkpoint/stages/process_capture.h"

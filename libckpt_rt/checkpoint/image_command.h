@@ -18,7 +18,7 @@
 //            does not take half an image for a whole one. If the program dies its input ends early: the trailer is missing.
 #pragma once
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "image/write/backend/stream_backend.h"
 #include "image/write/image_output.h"

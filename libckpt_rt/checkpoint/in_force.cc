@@ -31,7 +31,7 @@ Settings now(const CheckpointMethod& method) {
   if (!newest.increments) s.increments = 0;
   if (!newest.in_order) s.order = Order::kAddress;
   if (!newest.engine) s.dma = false;
-  if (!newest.files) s.files = KeptFiles::kNone;
+  if (!newest.files) s.files = SavedFiles::kNone;
   return s;
 }
 

@@ -202,7 +202,7 @@ __attribute__((constructor)) void start() {
   if (this_process.active) return;
   const ThenStarted then;
   // A wrong assumption spoils a checkpoint, not the program.
-  check::set_policy(check::Policy::kKeep);
+  check::set_policy(check::Policy::kHold);
   this_process.pid = sys::getpid();
   long n = read_small_file("/proc/self/comm", this_process.name, sizeof(this_process.name));
   if (n > 0 && this_process.name[n - 1] == '\n') this_process.name[n - 1] = '\0';
@@ -213,8 +213,7 @@ __attribute__((constructor)) void start() {
   const auto* rseq_size = static_cast<const unsigned*>(dynamic_linker::find(RTLD_DEFAULT, "__rseq_size"));
   if (rseq_offset != nullptr && rseq_size != nullptr && *rseq_size != 0) {
     // The size libc reports may be that of the fields in use; what it registers is at least 32 bytes.
-    rseq_layout.offset = *rseq_offset;
-    rseq_layout.length = *rseq_size < 32 ? 32 : *rseq_size;
+    know_rseq_area(*rseq_offset, *rseq_size < 32 ? 32 : *rseq_size);
   }
   job::be_of_this_host();
   auto settings = parse_settings(&find_variable, nullptr);

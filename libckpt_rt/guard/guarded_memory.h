@@ -14,9 +14,9 @@
 // Never:     holds the lock across anything but protecting, unprotecting and the table of segments.
 #pragma once
 
-#include "base/arena.h"
 #include "base/locks/crowd_gate.h"
 #include "base/locks/turn_lock.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/settings/settings.h"

@@ -33,7 +33,8 @@ Result<void> Arming::resume() {
       table_.set(id, SegmentState::kUnsettled);
       s.open = false;
       if (!unsettled_.push_back(id.value)) return no_memory_for_segments();
-    } else if (!s.open && !shared && (state == SegmentState::kKept || state == SegmentState::kProtected)) {
+    } else if (!s.open && !shared &&
+               (state == SegmentState::kUnchanged || state == SegmentState::kProtected)) {
       table_.set(id, SegmentState::kProtected);
       s.in_parent = true;
     } else {

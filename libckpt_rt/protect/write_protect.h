@@ -23,8 +23,8 @@
 
 #include <linux/userfaultfd.h>
 
-#include "base/arena.h"
 #include "base/locks/futex.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"

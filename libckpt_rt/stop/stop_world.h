@@ -75,7 +75,7 @@
 #include <signal.h>
 #include <ucontext.h>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "libckpt_rt/capture/process_timers.h"
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"

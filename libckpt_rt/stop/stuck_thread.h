@@ -8,7 +8,7 @@
 
 #include <string_view>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 
 namespace ckpt {
 

@@ -15,10 +15,10 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "image/read/open_file_details.h"
 #include "restart/channels/ended_connections.h"
 #include "restart/channels/port_wait.h"
 #include "restart/channels/unix_names.h"
-#include "restart/descriptors/builder.h"
 
 namespace ckpt {
 namespace {

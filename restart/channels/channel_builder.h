@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "image/read/image_meta.h"
-#include "restart/descriptors/working_fds.h"
+#include "restart/files/working_fds.h"
 
 namespace ckpt {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/job_addresses.h"
 #include "base/result.h"
+#include "base/sockets/job_addresses.h"
 #include "restart/channels/channel_builder.h"
 
 namespace ckpt {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "base/job_addresses.h"
+#include "base/sockets/job_addresses.h"
+#include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
-#include "restart/descriptors/builder.h"
 
 // Options of sockets. Some have to be there before bind or connect, most are set when all is in place.
 

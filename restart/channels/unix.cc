@@ -10,8 +10,7 @@
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/made_by.h"
 #include "restart/channels/unix_names.h"
-#include "restart/descriptors/builder.h"
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/vanished_file.h"
 
 // Unix sockets: pairs, connections by name, those that wait to be accepted, datagram sockets.
 

@@ -1,4 +1,5 @@
 #include "restart/channels/unix_names.h"
+#include "image/read/open_file_details.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -6,8 +7,7 @@
 
 #include <cstring>
 
-#include "restart/descriptors/builder.h"
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/vanished_file.h"
 
 namespace ckpt {
 namespace {

@@ -15,8 +15,8 @@
 #include <set>
 #include <vector>
 
-#include "base/bytes.h"
 #include "image/read/image_meta.h"
+#include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/descriptors/descriptors.h"
 
@@ -61,7 +61,7 @@ class DescriptorBuilder {
   // journals.cc. Before files get their names back, and after.
   Result<void> set_aside_journals();
   void make_journals();
-  // kept_files.cc
+  // saved_files.cc
   // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
   // their names back.
   Result<void> put_back_files();
@@ -81,10 +81,10 @@ class DescriptorBuilder {
   };
 
   Result<ScopedFd> make_placeholder(const ParsedOpenFile& file);
-  // kept_files.cc
-  std::string kept_link(const ParsedOpenFile& file) const;
-  std::string kept_copy(const ParsedOpenFile& file) const;
-  bool is_kept(const ParsedOpenFile& file) const;
+  // saved_files.cc
+  std::string saved_link(const ParsedOpenFile& file) const;
+  std::string saved_copy(const ParsedOpenFile& file) const;
+  bool is_saved(const ParsedOpenFile& file) const;
   bool is_lost_directory(const ParsedOpenFile& file) const;
   bool make_of_contents(const ParsedOpenFile& file);
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
@@ -165,21 +165,6 @@ bool is_terminal_master(const ParsedOpenFile& file);
 std::optional<uint32_t> terminal_number(const ParsedOpenFile& file);
 // The same of a device number as /proc/PID/stat gives it.
 std::optional<uint32_t> number_of_terminal(uint64_t device);
-
-// All details of one type: visit(const Struct&, the bytes after the struct).
-template <typename Struct, typename Visit>
-void for_each_detail(const ParsedOpenFile& file, OpenFileDetail type, Visit visit) {
-  ByteReader reader(file.details);
-  while (reader.left() > 0) {
-    auto header = reader.get<DetailHeader>();
-    auto body = reader.take(header.length);
-    if (!reader.ok()) return;
-    if (header.type != static_cast<uint32_t>(type) || body.size() < sizeof(Struct)) continue;
-    Struct detail;
-    std::memcpy(static_cast<void*>(&detail), body.data(), sizeof(Struct));
-    visit(detail, body.subspan(sizeof(Struct)));
-  }
-}
 
 // Flags for opening a file again: nothing that creates, empties or takes a terminal.
 int reopen_flags(const OpenFileRecord& record);

@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "base/named_points.h"
 #include "restart/descriptors/builder.h"
-#include "restart/descriptors/file_to_come.h"
+#include "restart/files/file_to_come.h"
 
 // Files that were written since the checkpoint: what was changed in place is put back where its bytes are known, and
 // what was appended is cut off.
@@ -88,7 +88,7 @@ std::optional<std::vector<std::byte>> DescriptorBuilder::bytes_at_checkpoint(
     }
     return bytes;
   }
-  const std::string copy = kept_copy(file);
+  const std::string copy = saved_copy(file);
   if (copy.empty()) return std::nullopt;
   std::vector<std::byte> bytes(r.size);
   const ScopedFd fd(open(copy.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -103,7 +103,7 @@ bool DescriptorBuilder::can_put_back(const ParsedOpenFile& file) const {
   struct stat st;
   return is_writable(r) && opened_by_path(file) && S_ISREG(r.mode) && !is_made_by_the_kernel(path) &&
          stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == r.inode &&
-         ((r.flags & kOpenFileWhole) != 0 || !kept_copy(file).empty()) &&
+         ((r.flags & kOpenFileWhole) != 0 || !saved_copy(file).empty()) &&
          faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) == 0;
 }
 

@@ -22,8 +22,8 @@
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
-#include "restart/descriptors/vanished_file.h"
-#include "restart/descriptors/working_fds.h"
+#include "restart/files/vanished_file.h"
+#include "restart/files/working_fds.h"
 
 namespace ckpt {
 
@@ -39,7 +39,7 @@ struct DescriptorOptions {
   std::string image_directory = ".";          // what files held that are put back goes here
   uint64_t sequence = 0;                      // of the image, for the names of that
   int64_t taken_ns = 0;                       // CLOCK_REALTIME at the checkpoint
-  std::string kept_files;                     // directory of what is kept beside the image; empty: none
+  std::string saved_files;                    // directory of what is kept beside the image; empty: none
   ReturningFiles returning;                   // gone, and made again before descriptors are
   std::function<void(std::string_view)> say;  // one line for the user
   // MappingRecord::object of shared mappings: their memfds are not sealed here, see pending_seals.

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "restart/descriptors/builder.h"
-#include "restart/descriptors/shut_file.h"
+#include "restart/files/shut_file.h"
 
 // Files, directories and devices that have a name: opened again by it.
 
@@ -160,7 +160,7 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
   }
-  if (is_kept(file) || is_lost_directory(file)) return {};
+  if (is_saved(file) || is_lost_directory(file)) return {};
   if (const auto it = options_.returning.find(file.path); it != options_.returning.end() && it->second)
     return {};
   auto fd = open_by_path(file);

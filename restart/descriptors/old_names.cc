@@ -12,9 +12,9 @@
 
 #include "base/named_points.h"
 #include "base/raii_fd.h"
-#include "image/format/kept_names.h"
-#include "restart/descriptors/file_to_come.h"
-#include "restart/descriptors/vanished_file.h"
+#include "image/format/saved_file_names.h"
+#include "restart/files/file_to_come.h"
+#include "restart/files/vanished_file.h"
 
 namespace ckpt {
 namespace {
@@ -27,7 +27,7 @@ constexpr size_t kLongestPart = 160;              // of a file's name, in the na
 
 // The name in this directory that leads to the file; empty: none.
 std::string name_in(const fs::path& directory, const struct stat& file, int* left) {
-  if (directory.string().ends_with(kKeptSuffix)) return {};  // names beside images do not count
+  if (directory.string().ends_with(kSavedFilesSuffix)) return {};  // names beside images do not count
   std::error_code ignored;
   for (fs::directory_iterator entry(directory, ignored), end; entry != end && --*left > 0;
        entry.increment(ignored)) {
@@ -134,9 +134,9 @@ Result<void> put_back_temporary(const std::string& kept, const Say& say) {
   for (fs::directory_iterator entry(kept, ignored), end; entry != end; entry.increment(ignored)) {
     if (ignored) break;
     const std::string own = entry->path();
-    if (!own.ends_with(kKeptNameSuffix) || !entry->is_symlink(ignored)) continue;
+    if (!own.ends_with(kSavedNameSuffix) || !entry->is_symlink(ignored)) continue;
     const std::string text = fs::read_symlink(own, ignored);
-    const std::string link = own.substr(0, own.size() - kKeptNameSuffix.size());
+    const std::string link = own.substr(0, own.size() - kSavedNameSuffix.size());
     if (ignored || text.size() < 2 || text[1] != '/') continue;
     const std::string path = text.substr(1);
     struct stat st;

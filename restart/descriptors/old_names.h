@@ -36,7 +36,7 @@ struct NameTaken {
 };
 Result<std::string> take_name_back(const NameTaken& name, const Say& say);
 
-// Temporary files that nobody had open, of this directory beside an image (image/format/kept_names.h): those whose names
+// Temporary files that nobody had open, of this directory beside an image (image/format/saved_file_names.h): those whose names
 // are gone have them again. kIo: there is no room.
 Result<void> put_back_temporary(const std::string& kept, const Say& say);
 

@@ -14,8 +14,8 @@
 #include <tuple>
 
 #include "base/sys.h"
-#include "restart/feed/packet.h"
-#include "restart/pipe.h"
+#include "restart/reports/packet.h"
+#include "restart/reports/pipe.h"
 
 namespace ckpt {
 namespace {

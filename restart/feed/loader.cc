@@ -15,14 +15,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "restart/feed/packet.h"
 #include "restart/feed/refuse_pages.h"
+#include "restart/reports/packet.h"
 #include "restart/restorer/clone.h"
 
 namespace ckpt {
 namespace {
 
-enum Outcome : uint32_t { kLoading = 0, kLoaded = 1, kFailed = 2, kNoProgram = 3 };
+enum LoadOutcome : uint32_t { kLoading = 0, kLoaded = 1, kFailed = 2, kNoProgram = 3 };
 
 int pidfd_of(int pid) { return static_cast<int>(sys::call(__NR_pidfd_open, pid, 0)); }
 

@@ -14,7 +14,7 @@
 
 #include "restart/job/job_plan.h"
 #include "restart/job/meeting.h"
-#include "restart/plan/report.h"
+#include "restart/reports/report.h"
 #include "restart/tree/launch.h"
 #include "restart/tree/supervise.h"
 

@@ -14,8 +14,8 @@
 #include <cstring>
 
 #include "restart/descriptors/builder.h"
-#include "restart/feed/packet.h"
 #include "restart/job/shared_things.h"
+#include "restart/reports/packet.h"
 #include "restart/restorer/clone.h"
 #include "restart/tree/namespaces.h"
 #include "restart/tree/process.h"

@@ -17,7 +17,7 @@
 #include "restart/feed/feeder.h"
 #include "restart/job/job_plan.h"
 #include "restart/job/meeting.h"
-#include "restart/plan/report.h"
+#include "restart/reports/report.h"
 
 namespace ckpt {
 

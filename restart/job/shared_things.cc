@@ -308,7 +308,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.image_directory = job.root().image_directory;
   options.sequence = job.manifest.sequence;
   options.taken_ns = job.manifest.time_ns;
-  options.kept_files = kept_files_of(*job.root().image, job.root().image_directory);
+  options.saved_files = saved_files_of(*job.root().image, job.root().image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   DescriptorBuilder builder(all, options);
   CKPT_TRY(builder.set_aside_journals());

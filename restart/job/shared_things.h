@@ -14,7 +14,7 @@
 #include "image/read/image_meta.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/job/job_plan.h"
-#include "restart/plan/report.h"
+#include "restart/reports/report.h"
 
 namespace ckpt {
 

@@ -13,7 +13,7 @@
 
 #include "base/raii_fd.h"
 #include "image/format/file_hash.h"
-#include "restart/descriptors/shut_file.h"
+#include "restart/files/shut_file.h"
 #include "restart/plan/elf_build_id.h"
 
 namespace ckpt {

@@ -13,7 +13,7 @@
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/vanished_file.h"
 
 namespace ckpt {
 

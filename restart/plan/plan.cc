@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "image/format/kept_names.h"
-#include "image/read/reading_trust.h"
+#include "image/format/saved_file_names.h"
+#include "image/read/sources/reading_trust.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
@@ -89,9 +89,10 @@ Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
   return {};
 }
 
-std::string kept_files_of(const ImageChain& image, const std::string& image_directory) {
+std::string saved_files_of(const ImageChain& image, const std::string& image_directory) {
   const bool of_job = image_directory.ends_with(".job");
-  const KeptName name = kept_directory_of(of_job ? std::string_view(kJobKeptFiles) : image.path());
+  const SavedFileName name =
+      saved_files_directory_of(of_job ? std::string_view(kJobSavedFiles) : image.path());
   return name.text[0] == '\0' ? "" : image_directory + "/" + name.text;
 }
 
@@ -108,9 +109,9 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
   options.taken_ns = meta.process.record.realtime_ns;
-  options.kept_files = kept_files_of(*plan.image, plan.image_directory);
+  options.saved_files = saved_files_of(*plan.image, plan.image_directory);
   options.returning = plan.returning;
-  CKPT_TRY(check_kept_trust(options.kept_files));
+  CKPT_TRY(check_trust_in_saved_files(options.saved_files));
   CKPT_TRY(check_descriptors(meta, options));
   CKPT_TRY(check_system_v(meta, plan.notes));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));

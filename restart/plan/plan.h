@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "image/read/image_chain.h"
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/vanished_file.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
@@ -36,7 +36,7 @@ struct RestartPlan {
 Result<RestartPlan> open_plan(const std::string& image_path);
 
 // Where files of the program are kept beside the image, if any are; empty: it is no image of a directory.
-std::string kept_files_of(const ImageChain& image, const std::string& image_directory);
+std::string saved_files_of(const ImageChain& image, const std::string& image_directory);
 
 enum class Loading { kAuto, kEager, kLazy, kNone };
 

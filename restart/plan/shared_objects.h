@@ -13,8 +13,8 @@
 
 #include "base/units.h"
 #include "image/read/image_meta.h"
-#include "restart/descriptors/working_fds.h"
-#include "restart/plan/report.h"
+#include "restart/files/working_fds.h"
+#include "restart/reports/report.h"
 
 namespace ckpt {
 

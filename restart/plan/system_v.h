@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "image/read/image_meta.h"
-#include "restart/plan/report.h"
+#include "restart/reports/report.h"
 
 namespace ckpt {
 

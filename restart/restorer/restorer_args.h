@@ -1,5 +1,5 @@
 // Everything the freestanding restorer needs, in one struct: written by restart/tree/process.cc (descriptors),
-// restart/tree/credentials.cc and restart/plan/memory/restorer_range.cc (the rest), read by
+// restart/plan/credentials.cc and restart/plan/memory/restorer_range.cc (the rest), read by
 // restart/restorer/restorer.cc. All are built together, so the layout needs no version.
 //
 // Owner:     restart. The struct, its lists and the restorer's stack live in the restorer range,

@@ -10,7 +10,7 @@
 
 #include <sys/types.h>
 
-#include "restart/plan/report.h"
+#include "restart/reports/report.h"
 
 namespace ckpt {
 

@@ -9,7 +9,7 @@
 
 #include <functional>
 
-#include "restart/plan/report.h"
+#include "restart/reports/report.h"
 #include "restart/tree/namespaces.h"
 
 namespace ckpt {

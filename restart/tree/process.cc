@@ -15,8 +15,8 @@
 
 #include "base/machine/kernel_caps.h"
 #include "restart/descriptors/descriptors.h"
-#include "restart/descriptors/working_fds.h"
 #include "restart/feed/loader.h"
+#include "restart/files/working_fds.h"
 #include "restart/plan/memory/memory_plan.h"
 #include "restart/plan/memory/restorer_range.h"
 #include "restart/plan/plan.h"
@@ -188,7 +188,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   options.image_directory = spec.image_directory;
   options.sequence = spec.image->brief().sequence;
   options.taken_ns = meta.process.record.realtime_ns;
-  options.kept_files = kept_files_of(*spec.image, spec.image_directory);
+  options.saved_files = saved_files_of(*spec.image, spec.image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   add_returning_files(meta, options.returning);
   options.watch_later = true;

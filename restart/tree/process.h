@@ -13,8 +13,8 @@
 #include "restart/feed/feeder.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
-#include "restart/plan/report.h"
 #include "restart/plan/vdso.h"
+#include "restart/reports/report.h"
 #include "restart/tree/job.h"
 
 namespace ckpt {

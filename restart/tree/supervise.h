@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "restart/feed/loader.h"
-#include "restart/plan/report.h"
+#include "restart/reports/report.h"
 #include "restart/tree/job.h"
 #include "restart/tree/launch.h"
 

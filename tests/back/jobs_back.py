@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Jobs go back in place at random instants, again and again, and end with the output of an uninterrupted run.
   jobs_back.py [Channels.test_KIND... Programs.test_KIND...]      with CKPT_BUILD, the build directory
-Channels are the programs of tests/jobs/channel_programs.py: numbered bytes over each kind of connection, at full speed.
+Channels are the programs of tests/jobs/channels/channel_programs.py: numbered bytes over each kind of connection, at full speed.
 What cannot go back is refused by name; then the job ends as if nobody had asked.
 CKPT_SEED chooses the instants, CKPT_LONG=1 takes more of them.
 """
@@ -18,6 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LONG_AMOUNT = os.environ.get("CKPT_LONG") == "1"
 os.environ.setdefault("AMOUNT", "400" if LONG_AMOUNT else "200")  # percent: what is over at once does not go back
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "jobs"))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "jobs", "channels"))
 import channel_programs  # noqa: E402
 from job_tree import CKPT, LONG, PATIENCE, Tree, adopt_orphans, enter_own_network, environment  # noqa: E402
 

@@ -63,7 +63,7 @@ class NotToBeAsked(CkptTest):
         with self.program() as p:
             p.send_signal(signal.SIGSTOP)
             wait_for_state(p.pid, "T")
-            # now and stat: tests/jobs/stopped.py, which has the library in its program.
+            # now and stat: tests/jobs/stopped/stopped.py, which has the library in its program.
             self.refuse(UNAVAILABLE, ["stopped", f"kill -CONT {p.pid}"], "back", p.pid)
             p.send_signal(signal.SIGCONT)
             self.assertEqual(self.ckpt("now", p.pid).returncode, OK)

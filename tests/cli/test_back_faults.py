@@ -35,8 +35,8 @@ serve(sys.stdin, sys.stdout)
 """
 AS_IT_WAS, BACK, GONE = "as it was", "back", "gone"
 # Points of `ckpt back`, in order, and what becomes of the job when it dies there.
-LEADER = {"back.asked": AS_IT_WAS, "back.held": AS_IT_WAS, "back.standing": AS_IT_WAS, "back.planned": AS_IT_WAS,
-          "back.ready": AS_IT_WAS, "back.cutting": GONE, "back.cut": GONE, "back.decided": GONE, "back.committed": BACK}
+BACK_ITSELF = {"back.asked": AS_IT_WAS, "back.held": AS_IT_WAS, "back.standing": AS_IT_WAS, "back.planned": AS_IT_WAS,
+               "back.ready": AS_IT_WAS, "back.cutting": GONE, "back.cut": GONE, "back.decided": GONE, "back.committed": BACK}
 # Of a member, and how often it comes there until it dies.
 MEMBER = {"member.back.held": AS_IT_WAS, "member.back.ready": AS_IT_WAS, "member.back.committed": GONE,
           "member.back.barrier:1": GONE, "member.back.barrier:2": GONE, "member.back.barrier:3": GONE,
@@ -111,7 +111,7 @@ class BackFaults(ToldJob):
         self.assertEqual(done.returncode, -signal.SIGKILL, (done.stdout, done.stderr))
 
     def test_ckpt_back_dies(self):
-        for point, outcome in LEADER.items():
+        for point, outcome in BACK_ITSELF.items():
             with self.subTest(point=point):
                 self.start()
                 before = self.counts()

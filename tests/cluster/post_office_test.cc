@@ -41,7 +41,7 @@ TEST(PostOffice, WithinAHost) {
   EXPECT_TRUE(out[0].more && out[1].more);
 }
 
-// A host whose leader has no plug-in is not waited for, and gets nothing.
+// A host whose coordinator has no plug-in is not waited for, and gets nothing.
 TEST(PostOffice, WithoutPlugins) {
   PostOffice office({"h1", "h2"});
   office.begin();

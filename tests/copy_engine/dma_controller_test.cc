@@ -1,5 +1,5 @@
 // The device alone: what CCL v3.0, section 3.1 says of it, in virtual time.
-#include "copier/dma_controller.h"
+#include "copier/engines/dma_controller.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Copies through the queue, one thread and virtual time: every interleaving here is on purpose.
-#include "copier/dma_copy_engine.h"
+#include "copier/engines/dma_copy_engine.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "copier/copy_engine.h"
+#include "copier/engines/copy_engine.h"
 
 namespace ckpt {
 

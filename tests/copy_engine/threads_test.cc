@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "copier/dma_copy_engine.h"
+#include "copier/engines/dma_copy_engine.h"
 #include "tests/copy_engine/memory.h"
 
 namespace ckpt {

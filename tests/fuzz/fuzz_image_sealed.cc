@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "image/format/block_cipher.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 #include "tests/fuzz/image_mutator.h"
 #include "tests/fuzz/verdict.h"
 #include "tests/image/exercise_reader.h"

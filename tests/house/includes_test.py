@@ -53,6 +53,20 @@ class Includes(unittest.TestCase):
                 self.assertEqual([], self.check({rules: "", f"{room}/b.cc": f'#include "{rules}"\n'}))
                 found = self.check({rules: "", "base/a.h": "", f"{room}/b.cc": '#include "base/a.h"\n'})
                 self.assertEqual([f"{room}/b.cc: its last include is not {rules}"], found)
+
+    def test_rooms_of_restart_and_of_the_command_do_not_include_each_other(self):
+        for lower, upper in [("restart/channels", "restart/descriptors"), ("restart/plan", "restart/tree"), ("restart/plan", "restart/feed"),
+                             ("restart/feed", "restart"), ("restart/job", "restart"), ("cli/image", "cli/program"), ("cli/ask", "cli/hosts"),
+                             ("cli/ask", "cli/program"), ("cli/keeper", "cli/hosts"), ("cli/back", "cli/hosts"), ("cli/hosts", "cli/program")]:
+            with self.subTest(lower=lower, upper=upper), tempfile.TemporaryDirectory() as root:
+                for room in (lower, upper):
+                    os.makedirs(os.path.join(root, room), exist_ok=True)
+                with open(os.path.join(root, lower, "low.h"), "w", encoding="utf-8") as f:
+                    f.write(f'#include "{upper}/high.h"\n')
+                with open(os.path.join(root, upper, "high.h"), "w", encoding="utf-8") as f:
+                    f.write("")
+                self.assertEqual([f"{lower}/low.h: includes {upper}/high.h, which {lower} may not"], check_includes.violations(root))
+
     def test_floors_of_a_job_lie_between(self):
         rooms = ROOMS + [("job/session", "libckpt_rt/stop"), ("libckpt_rt/checkpoint", "job/session")]
         files = {check_includes.RULES: "", "job/session/s.h": "", "libckpt_rt/core/b.h": "", "job/format/f.h": "",

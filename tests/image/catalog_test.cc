@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "image/read/image_catalog.h"
+#include "image/read/sources/image_catalog.h"
 #include "tests/image/image_fixture.h"
 
 namespace ckpt {

@@ -12,7 +12,7 @@
 #include "image/write/backend/pwritev_backend.h"
 #include "image/write/image_directory.h"
 #include "image/write/image_file.h"
-#include "image/write/kept_files.h"
+#include "image/write/saved_files.h"
 #include "tests/image/image_fixture.h"
 
 namespace ckpt {
@@ -436,10 +436,10 @@ TEST_F(Directory, KeptFilesStayForAnImageThatIsToCome) {
   const ScopedFd its(open(path(to_come).c_str(), O_RDONLY | O_DIRECTORY));
   ASSERT_EQ(flock(its.get(), LOCK_SH), 0);
   const ScopedFd images(open(path("").c_str(), O_RDONLY | O_DIRECTORY));
-  remove_orphaned_kept_files(images.get());
+  remove_orphaned_saved_files(images.get());
   EXPECT_TRUE(exists(to_come + "/1-2"));
   ASSERT_EQ(flock(its.get(), LOCK_UN), 0);
-  remove_orphaned_kept_files(images.get());
+  remove_orphaned_saved_files(images.get());
   EXPECT_FALSE(exists(to_come));
 }
 

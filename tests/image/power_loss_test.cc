@@ -13,8 +13,8 @@
 #include <map>
 #include <random>
 
-#include "image/read/image_catalog.h"
 #include "image/read/saved_memory.h"
+#include "image/read/sources/image_catalog.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/backend/pwritev_backend.h"
 #include "image/write/image_directory.h"

@@ -1,5 +1,5 @@
 #include "base/machine/kernel_caps.h"
-#include "image/read/image_catalog.h"
+#include "image/read/sources/image_catalog.h"
 #include "tests/image/image_fixture.h"
 
 namespace ckpt {

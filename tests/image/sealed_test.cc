@@ -1,6 +1,6 @@
 // Encrypted images: what is changed, moved, cut or of another image is refused, and so is another key.
 #include "image/read/image_chain.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 #include "image/write/sink/slot_writer.h"
 #include "tests/image/exercise_reader.h"
 #include "tests/image/image_fixture.h"

@@ -11,9 +11,9 @@
 
 #include <set>
 
-#include "image/read/image_catalog.h"
-#include "image/read/reading_key.h"
 #include "image/read/saved_memory.h"
+#include "image/read/sources/image_catalog.h"
+#include "image/read/sources/reading_key.h"
 #include "image/write/image_directory.h"
 #include "tests/image/image_fixture.h"
 #include "tests/image_faults/call_faults.h"

@@ -209,15 +209,15 @@ class Interval(Job):
         self.settle_named(child.pid, "bash", "sleep", "sleep")
         members = tree(child.pid)
 
-        def leaders():
+        def coordinators():
             try:
                 with open(os.path.join(self.images, "ckpt_rt.log")) as f:
                     return [line.split(" pid ")[1].split(":")[0] for line in f if ": job " in line]
             except OSError:
                 return []
         # One that nobody has heard of for two intervals, since the machine stood still, is no first process any more: for once.
-        wait_for(f"six checkpoints in a row by the first process, {child.pid}", lambda: leaders()[-6:] == [str(child.pid)] * 6,
-                 said=lambda: f"led by {leaders()}")
+        wait_for(f"six checkpoints in a row by the first process, {child.pid}", lambda: coordinators()[-6:] == [str(child.pid)] * 6,
+                 said=lambda: f"led by {coordinators()}")
         # The first process goes; the others have one timer again.
         os.kill(child.pid, signal.SIGKILL)
         before = self.newest()

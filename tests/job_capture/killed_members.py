@@ -12,8 +12,8 @@ from capture_support import BUSY, clean, stat_of, processor_time, wait_for, Job
 
 class Kill(Job):
     MEMBER = ["joined", "prepared", "held", "stopped", "standing", "sampled", "go", "image", "written", "done"]
-    LEADER = ["asked", "armed", "prepared", "held", "stop", "stopped", "standing", "sampled", "go", "image",
-              "written", "manifest", "renamed"]
+    COORDINATOR = ["asked", "armed", "prepared", "held", "stop", "stopped", "standing", "sampled", "go", "image",
+                   "written", "manifest", "renamed"]
     SETTINGS = {}
 
     def kill_at(self, point, program, asked):
@@ -53,16 +53,16 @@ class Kill(Job):
                 self.kill_at("member." + point, "cat", "bash")
 
     def test_coordinator(self):
-        for point in self.LEADER:
+        for point in self.COORDINATOR:
             with self.subTest(point=point):
-                self.kill_at("leader." + point, "sleep", "sleep")
+                self.kill_at("coordinator." + point, "sleep", "sleep")
 
 
 class KillGuarded(Kill):
     """The same where the thread that writes handles its own fault: the guard is open while all stand."""
 
     MEMBER = ["standing", "sampled", "go"]
-    LEADER = ["standing", "sampled", "go"]
+    COORDINATOR = ["standing", "sampled", "go"]
     SETTINGS = {"CKPT_FAULTS": "in-thread"}
 
 

@@ -80,13 +80,13 @@ class Stopped(Job):
         self.assertLess(time.monotonic() - began, 50, self.log())
         self.assertEqual(answer["members"], 3, self.log())  # of another attempt, without the one that was killed
 
-    def test_leader_that_is_stopped(self):
+    def test_coordinator_that_is_stopped(self):
         """The others go on without it."""
         for point in ("standing", "sampled"):
             with self.subTest(point=point):
                 child = self.start("bash", "-c", f"echo up; sleep 1000 & {BUSY}", ready="up",
                                    options=["--stop-timeout", STOP_TIMEOUT],
-                                   env=clean(CKPT_TEST_POINT=f"leader.{point}@sleep=stop"))
+                                   env=clean(CKPT_TEST_POINT=f"coordinator.{point}@sleep=stop"))
                 names = self.settle_named(child.pid, "bash", "sleep")
                 bash, sleep = names["bash"], names["sleep"]
                 asker = subprocess.Popen([CKPT, "now", str(sleep)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -101,12 +101,12 @@ class Stopped(Job):
 
     def test_child_with_its_parents_memory(self):
         """Its handler is its parent's: nothing is asked of it, and no signal sent, before it has a program of its own."""
-        child = self.start(VFORK, "sleep", "0.5", ready="up", env=clean(CKPT_TEST_POINT="leader.looked=stop"))
+        child = self.start(VFORK, "sleep", "0.5", ready="up", env=clean(CKPT_TEST_POINT="coordinator.looked=stop"))
         wait_for("vfork", lambda: len(tree(child.pid)) == 2)
         sleep = tree(child.pid)[1]
         asker = subprocess.Popen([CKPT, "now", "--json", str(child.pid)], stdout=subprocess.PIPE, text=True, env=clean())
-        wait_for("leader", lambda: "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
-        time.sleep(0.3)  # the leader looks every few milliseconds
+        wait_for("coordinator", lambda: "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
+        time.sleep(0.3)  # the coordinator looks every few milliseconds
         self.assertNotIn("T", {stat_of(f"{child.pid}/task/{t}")[1] for t in os.listdir(f"/proc/{child.pid}/task")})
         child.stdin.write("x")
         child.stdin.flush()

@@ -85,7 +85,7 @@ class Checkpoints {
         }
       } else if (table_[id].present != 0 && !table_[id].open) {
         // An increment's need not be copied.
-        table_.set(id, table_[id].in_parent ? SegmentState::kProtected : SegmentState::kKept);
+        table_.set(id, table_[id].in_parent ? SegmentState::kProtected : SegmentState::kUnchanged);
       } else if (table_[id].present != 0) {
         table_.set(id, SegmentState::kCopied);
         kernel_.unprotect(window);

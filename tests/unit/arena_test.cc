@@ -1,4 +1,4 @@
-#include "base/arena.h"
+#include "base/memory/arena.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@ namespace {
 
 class Check : public testing::Test {
  protected:
-  void SetUp() override { check::set_policy(check::Policy::kKeep); }
+  void SetUp() override { check::set_policy(check::Policy::kHold); }
   void TearDown() override { check::set_policy(check::Policy::kAbort); }
 };
 

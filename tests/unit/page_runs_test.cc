@@ -1,4 +1,4 @@
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 
 #include <gtest/gtest.h>
 

@@ -219,10 +219,10 @@ TEST(Settings, TheSizeOfSegmentsCanBeLeftToUs) {
 }
 
 TEST(Settings, KeptFiles) {
-  EXPECT_EQ(parse({})->files, KeptFiles::kAuto);
-  EXPECT_EQ(parse({{"CKPT_FILES", "none"}})->files, KeptFiles::kNone);
-  EXPECT_EQ(parse({{"CKPT_FILES", "links"}})->files, KeptFiles::kLinks);
-  EXPECT_EQ(parse({{"CKPT_FILES", "copies"}})->files, KeptFiles::kCopies);
+  EXPECT_EQ(parse({})->files, SavedFiles::kAuto);
+  EXPECT_EQ(parse({{"CKPT_FILES", "none"}})->files, SavedFiles::kNone);
+  EXPECT_EQ(parse({{"CKPT_FILES", "links"}})->files, SavedFiles::kLinks);
+  EXPECT_EQ(parse({{"CKPT_FILES", "copies"}})->files, SavedFiles::kCopies);
   EXPECT_FALSE(parse({{"CKPT_FILES", "all"}}).ok());
 }
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "copier/buffer_pool.h"
 
 namespace ckpt {

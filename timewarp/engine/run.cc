@@ -137,7 +137,7 @@ void run_optimistic(Setup& setup, ckpt_tw_result& result) {
   result.window = std::numeric_limits<double>::infinity();
   for (const auto& worker : setup.workers) {
     const WorkerCounters& c = worker->counters();
-    const KeeperCounters& k = worker->keeper_counters();
+    const StateCounters& k = worker->state_counters();
     result.committed += c.committed;
     result.executed += c.executed;
     result.rolled_back += c.rolled_back;

@@ -21,7 +21,7 @@ Worker::Worker(Setup& setup, unsigned number)
       end_(setup.options.end),
       events_(setup.threads + (setup.transport != nullptr ? 1 : 0)),
       queue_(setup.options.queue, setup.options.prefetch != 0),
-      keeper_(setup, *this, regions_),
+      states_(setup, *this, regions_),
       party_(*setup.gvt, number),
       ring_(kRingAtFirst),
       ring_mask_(kRingAtFirst - 1),
@@ -186,7 +186,7 @@ void Worker::drop_proxies() {
 
 void Worker::save(Lp& lp, const void* at, size_t bytes) {
   if (record_ == nullptr || repeating_ || lp.way != CKPT_TW_INCREMENTAL) return;
-  keeper_.changing(lp, *record_, at, bytes);
+  states_.changing(lp, *record_, at, bytes);
 }
 
 void Worker::resize(Lp& lp, size_t bytes) {
@@ -243,7 +243,7 @@ void Worker::execute(Lp& lp, Event* event) {
   record->from = event->from;
   const int64_t traced = trace_.begin();
   const bool sampled = (counters_.executed & kSampleMask) == 0;
-  keeper_.before(lp, *record);
+  states_.before(lp, *record);
   if (tail_ - head_ == ring_.size()) grow_ring();
   ring_[tail_ & ring_mask_] = {event->time, record};
   lp.tail = tail_++;
@@ -257,13 +257,13 @@ void Worker::execute(Lp& lp, Event* event) {
     event_cycles_ += __rdtsc() - began;
     ++event_samples_;
   }
-  keeper_.after(lp, *record);
+  states_.after(lp, *record);
   record_ = nullptr;
   event_ = nullptr;
   ++counters_.executed;
   trace_.add(Trace::Kind::kEvent, traced, lp.id, event->time, 0);
-  if (failing_ || keeper_.complained()) [[unlikely]] {
-    stuck_text_ = failing_ ? std::move(failure_) : keeper_.take_complaint();
+  if (failing_ || states_.complained()) [[unlikely]] {
+    stuck_text_ = failing_ ? std::move(failure_) : states_.take_complaint();
     failing_ = false;
     stuck_key_ = event->key();
     stuck_lp_ = lp.id;
@@ -311,14 +311,14 @@ void Worker::undo_from(Lp& lp, const Key& key) {
     if (event->key() < key) break;
     // restore() needs what the first event undone has kept; of the others nothing more.
     if (earliest != nullptr) {
-      keeper_.release(lp, *earliest);
+      states_.release(lp, *earliest);
       records_.give(earliest);
     }
     lp.now = event->time;
     record_ = record;
     event_ = event;
     repeating_ = true;  // an inverse that sends does not
-    keeper_.undo(lp, *record);
+    states_.undo(lp, *record);
     repeating_ = false;
     record_ = nullptr;
     event_ = nullptr;
@@ -332,8 +332,8 @@ void Worker::undo_from(Lp& lp, const Key& key) {
   }
   if (earliest == nullptr) return;
   failing_ = false;
-  keeper_.restore(lp, *earliest);
-  keeper_.release(lp, *earliest);
+  states_.restore(lp, *earliest);
+  states_.release(lp, *earliest);
   lp.random = earliest->random;
   lp.sent = earliest->sent;
   records_.give(earliest);
@@ -399,7 +399,7 @@ void Worker::collect(const Key& gvt) {
       __builtin_prefetch(ring_[(head_ + 4) & ring_mask_].record);
       ++committed;
       if (!watched && record->plain != 0 && record->from == number_) [[likely]] {
-        keeper_.final_plain(*record);
+        states_.final_plain(*record);
         own.give(record->event);
         records_.give(record);
       } else {
@@ -421,8 +421,8 @@ void Worker::commit(Record& record) {
     }
   }
   if (record.plain != 0) [[likely]] {
-    keeper_.final_plain(record);
-  } else if (keeper_.final(setup_.lp(event->receiver), record)) {
+    states_.final_plain(record);
+  } else if (states_.final(setup_.lp(event->receiver), record)) {
     return;  // drop() follows when a later copy is final
   }
   drop_event(event, record.from);

@@ -39,7 +39,7 @@
 #include "timewarp/engine/setup.h"
 #include "timewarp/engine/trace.h"
 #include "timewarp/engine/window.h"
-#include "timewarp/state/keeper.h"
+#include "timewarp/state/state_saver.h"
 
 namespace ckpt::timewarp {
 
@@ -73,7 +73,7 @@ class Worker final : public Executor, private History {
 
   // After the run.
   const WorkerCounters& counters() const { return counters_; }
-  const KeeperCounters& keeper_counters() const { return keeper_.counters(); }
+  const StateCounters& state_counters() const { return states_.counters(); }
   uint64_t gvt_rounds() const { return rounds_; }
   uint64_t peak_bytes() const { return peak_bytes_; }
   double window() const { return window_.width(); }
@@ -132,7 +132,7 @@ class Worker final : public Executor, private History {
   std::vector<Pool> events_;  // for events to each thread
   Pool records_;
   EventQueue queue_;
-  Keeper keeper_;
+  StateSaver states_;
   GvtParty party_;
   Trace trace_;
   std::vector<Channel*> out_, in_;

@@ -44,7 +44,7 @@ void Worker::place_lps() {
     if (setup_.thread_of(id) != number_) continue;
     Lp& lp = setup_.lp(id);
     lp.executor = this;
-    if (!keeper_.open(lp)) return;
+    if (!states_.open(lp)) return;
     setup_.model.init(&lp, lp.state());
     if (failing_) {
       failing_ = false;
@@ -73,7 +73,7 @@ void Worker::run(std::barrier<>& start) {
                             [this] { setup_.transport->drain([](const Wire&, const std::byte*) {}); });
   }
   for (uint32_t id = setup_.first_lp; id - setup_.first_lp < setup_.local_lps; ++id) {
-    if (setup_.thread_of(id) == number_) keeper_.close(setup_.lp(id));
+    if (setup_.thread_of(id) == number_) states_.close(setup_.lp(id));
   }
 }
 
@@ -139,7 +139,7 @@ void Worker::on_gvt() {
   if (gvt_.time == kInfinity) done_ = true;
   if (setup_.options.memory_bytes != 0) keep_to_memory(true);
 
-  keeper_.adapt(
+  states_.adapt(
       counters_.executed, counters_.rollbacks,
       event_samples_ == 0 ? 0 : static_cast<double>(event_cycles_) / static_cast<double>(event_samples_));
   window_.judge(gvt_.time, counters_.executed, counters_.rolled_back);
@@ -183,7 +183,7 @@ void Worker::loop() {
       shared.clock.store(first.time, std::memory_order_relaxed);
       set_limit();
     }
-    if (NonBlocking* copies = keeper_.non_blocking(); copies != nullptr) copies->poll();
+    if (NonBlocking* copies = states_.non_blocking(); copies != nullptr) copies->poll();
     uint32_t n = 0;
     while (n < batch && step()) ++n;
     since_gvt_ += n;
@@ -232,7 +232,7 @@ void Worker::loop() {
 void Worker::keep_to_memory(bool new_gvt) {
   constexpr uint64_t kCancelBackRound = 2, kPurgeRound = 4, kGiveUpRound = 12;
   int64_t used = static_cast<int64_t>(regions_.taken()) -
-                 static_cast<int64_t>(records_.free_blocks() * records_.block_bytes() + keeper_.free_bytes());
+                 static_cast<int64_t>(records_.free_blocks() * records_.block_bytes() + states_.free_bytes());
   for (const Pool& pool : events_) used -= static_cast<int64_t>(pool.free_blocks() * pool.block_bytes());
   shared.memory.store(used, std::memory_order_relaxed);
   shared.uncommitted.store(tail_ - head_, std::memory_order_relaxed);

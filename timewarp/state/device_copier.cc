@@ -9,8 +9,8 @@
 #include <new>
 #include <thread>
 
-#include "base/arena.h"
-#include "copier/dma_copy_engine.h"
+#include "base/memory/arena.h"
+#include "copier/engines/dma_copy_engine.h"
 #include "timewarp/state/non_blocking.h"
 
 namespace ckpt::timewarp {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/descriptor_message.h"
 #include "base/protocol/unaccepted_protocol.h"
+#include "base/sockets/descriptor_message.h"
 #include "restart/channels/hosts_plan.h"
 
 namespace ckpt::cli {

@@ -7,9 +7,9 @@
 #include "cli/back/job/connect_part.h"
 #include "cli/back/job/job_back.h"
 #include "cli/back/job/other_hosts.h"
-#include "cli/hosts/hosts.h"
 #include "cli/keeper/host_keeper.h"
 #include "cli/text/failure.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 

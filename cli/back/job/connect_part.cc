@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/descriptor_message.h"
 #include "base/named_points.h"
 #include "base/protocol/reconnect_protocol.h"
+#include "base/sockets/descriptor_message.h"
 #include "cli/back/descriptors/datagram_peers.h"
 #include "cli/back/descriptors/image_socket.h"
 #include "cli/back/descriptors/new_connections.h"

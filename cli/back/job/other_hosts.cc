@@ -7,8 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cli/hosts/hosts.h"
 #include "cli/text/failure.h"
+#include "cli/text/json_lines.h"
 #include "restart/channels/hosts_plan.h"
 #include "restart/channels/queue_exchange.h"
 

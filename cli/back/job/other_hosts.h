@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/job_addresses.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "base/sockets/job_addresses.h"
 #include "image/read/image_meta.h"
 #include "restart/channels/channel_builder.h"
 

@@ -13,11 +13,12 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "cli/commands.h"
 #include "cli/hosts/agent/call_head.h"
 #include "cli/hosts/agent/host_tables.h"
 #include "cli/hosts/agent/part_check.h"
 #include "cli/hosts/agent/this_host.h"
+#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/users.h"
 #include "cli/hosts/posts.h"
 #include "cli/text/failure.h"
 

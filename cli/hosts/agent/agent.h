@@ -11,10 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "base/exit_codes.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
 #include "cli/hosts/agent/agent_warden.h"
 #include "cli/hosts/agent/local_checkpoint.h"
-#include "cli/hosts/hosts.h"
 #include "cli/keeper/exchange_process.h"
+#include "cli/text/json_lines.h"
 #include "cluster/link/sealed_link.h"
 #include "cluster/protocol/agent_machine.h"
 

@@ -6,13 +6,16 @@
 
 #include "base/clock.h"
 #include "cli/hosts/agent/agent.h"
+#include "cli/hosts/agent/call_head.h"
 #include "cli/hosts/agent/host_tables.h"
 #include "cli/hosts/agent/part_check.h"
 #include "cli/hosts/agent/this_host.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/users.h"
 #include "cli/hosts/placing.h"
 #include "cli/hosts/posts.h"
 #include "cli/keeper/host_keeper.h"
-#include "cli/program/preload.h"
+#include "cli/starting/preload.h"
 #include "cli/text/failure.h"
 #include "job/format/job_name.h"
 

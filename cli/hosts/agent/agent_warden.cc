@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "cli/hosts/agent/this_host.h"
+#include "cli/hosts/job/ask_job.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 

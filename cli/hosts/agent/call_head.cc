@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cli/hosts/agent/this_host.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

@@ -5,7 +5,9 @@
 
 #include <string>
 
-#include "cli/hosts/hosts.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 

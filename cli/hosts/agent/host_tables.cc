@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/protocol/keeper_protocol.h"
 #include "base/raii_fd.h"
+#include "cli/hosts/job/users.h"
 #include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 #include "image/format/keeper_client.h"
@@ -72,7 +73,7 @@ Result<void> write_host_tables(const std::string& directory, Json table, const s
   ScopedFd kept;
   std::string path = images;
   if (keeper_part(images) != 0) {
-    auto opened = open_kept_directory(images);
+    auto opened = open_keeper_directory(images);
     if (!opened.ok()) return opened.error();
     kept = std::move(*opened);
     path = fmt::format("/proc/self/fd/{}", kept.get());

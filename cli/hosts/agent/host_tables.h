@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "cli/hosts/hosts.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 

@@ -7,12 +7,12 @@
 #include <string>
 
 #include "cli/ask/asker.h"
-#include "cli/hosts/hosts.h"
+#include "cli/text/json_lines.h"
 #include "cluster/protocol/steps.h"
 
 namespace ckpt::cli {
 
-// What an agent reports of a step. lines: as its host's leader has said them. images: where parts go.
+// What an agent reports of a step. lines: as its host's coordinator has said them. images: where parts go.
 Json report_of_step(cluster::Step step, uint64_t id, const Answer& lines, const std::string& images);
 
 // The first reason that an image has against a restart, with its process; empty: none.

@@ -18,7 +18,9 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
-#include "cli/program/preload.h"
+#include "cli/hosts/job/ask_job.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/starting/preload.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/hosts.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 

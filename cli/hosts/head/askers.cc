@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/hosts/job/users.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 

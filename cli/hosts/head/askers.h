@@ -9,7 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "cli/hosts/head/crew.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/moving.h"
 #include "cli/hosts/restart/going_back.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_manifest.h"
 
 namespace ckpt::cli {
 

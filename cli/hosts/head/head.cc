@@ -11,6 +11,9 @@
 
 #include "base/clock.h"
 #include "cli/hosts/head/head_of_job.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
+#include "cli/hosts/job/users.h"
 #include "cli/hosts/posts.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"

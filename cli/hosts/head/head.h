@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "base/exit_codes.h"
-#include "cli/hosts/head/crew.h"
-#include "cli/hosts/hosts.h"
+#include "cli/hosts/crew/crew.h"
+#include "cli/hosts/job/hosts_run.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 

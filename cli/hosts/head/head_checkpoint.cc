@@ -3,9 +3,11 @@
 #include <cstdio>
 
 #include "base/clock.h"
+#include "cli/hosts/checkpoints/protect.h"
 #include "cli/hosts/head/head_of_job.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/restart/recover.h"
-#include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

@@ -11,14 +11,19 @@
 #include <string>
 #include <vector>
 
+#include "base/exit_codes.h"
 #include "base/plan/best_interval.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "cli/hosts/checkpoints/disk_saves.h"
+#include "cli/hosts/checkpoints/records.h"
 #include "cli/hosts/head/askers.h"
 #include "cli/hosts/head/bookmarks.h"
 #include "cli/hosts/head/head.h"
 #include "cli/hosts/head/moving.h"
 #include "cli/hosts/head/moving_in_place.h"
-#include "cli/hosts/head/records.h"
-#include "cli/keeper/disk_saves.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cluster/protocol/head_machine.h"
 #include "cluster/protocol/post_office.h"
 

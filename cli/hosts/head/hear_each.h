@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/head/crew.h"
+#include "base/result.h"
+#include "cli/hosts/crew/crew.h"
 
 namespace ckpt::cli {
 

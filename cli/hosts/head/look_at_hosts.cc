@@ -1,8 +1,10 @@
 // What a job would find on these hosts: `ckpt hosts`.
 #include <cstdio>
 
-#include "cli/hosts/head/crew.h"
+#include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/head.h"
+#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 

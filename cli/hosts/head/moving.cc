@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "cli/hosts/agent/this_host.h"
 #include "cli/hosts/head/hear_each.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

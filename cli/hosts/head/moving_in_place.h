@@ -13,7 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "cli/hosts/head/hear_each.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/restart/part_starts.h"
 
 namespace ckpt::cli {

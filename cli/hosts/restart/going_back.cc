@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 

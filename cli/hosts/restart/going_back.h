@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/head/crew.h"
+#include "base/result.h"
+#include "cli/hosts/crew/crew.h"
+#include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/restart/part_starts.h"
 
 namespace ckpt::cli {

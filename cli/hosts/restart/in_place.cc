@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/restart/going_back.h"
 #include "cli/hosts/restart/part_starts.h"
 #include "cli/text/failure.h"

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/restart/recover.h"
 
 namespace ckpt::cli {

@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "base/protocol/keeper_protocol.h"
+#include "cli/hosts/checkpoints/disk_saves.h"
+#include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
-#include "cli/keeper/disk_saves.h"
-#include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/head/crew.h"
-#include "cli/hosts/hosts.h"
+#include "base/result.h"
+#include "cli/hosts/crew/crew.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 

@@ -8,7 +8,9 @@
 
 #include "base/clock.h"
 #include "base/plan/best_interval.h"
-#include "cli/keeper/disk_saves.h"
+#include "cli/hosts/checkpoints/disk_saves.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"

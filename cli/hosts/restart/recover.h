@@ -1,6 +1,6 @@
 // A host of a job has died: the job goes on from its newest checkpoint, on a spare host or on those that are left.
 //
-// Owner: cli, the head. One thread. What is lost is computed from the memory of the others (cli/keeper/protect.h) where there
+// Owner: cli, the head. One thread. What is lost is computed from the memory of the others (cli/hosts/checkpoints/protect.h) where there
 // is redundancy; else each host must be able to read its part.
 #pragma once
 
@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/exit_codes.h"
 #include "cli/hosts/head/head.h"
+#include "cli/hosts/job/hosts_run.h"
 
 namespace ckpt::cli {
 

@@ -9,14 +9,17 @@
 #include <algorithm>
 
 #include "base/protocol/keeper_protocol.h"
-#include "cli/hosts/head/crew.h"
+#include "cli/hosts/checkpoints/disk_saves.h"
+#include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/head.h"
+#include "cli/hosts/hosts.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
 #include "cli/hosts/restart/in_place.h"
 #include "cli/hosts/restart/part_starts.h"
 #include "cli/hosts/restart/recover.h"
-#include "cli/keeper/disk_saves.h"
-#include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

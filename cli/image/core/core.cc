@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cli/commands.h"
+#include "cli/image/commands.h"
 #include "cli/image/core/elf_core.h"
 #include "cli/image/key_option.h"
 #include "cli/image/unpacked.h"
@@ -11,7 +11,7 @@
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_catalog.h"
+#include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
 

@@ -20,7 +20,7 @@
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/low_priority.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 
 namespace ckpt::cli {
 

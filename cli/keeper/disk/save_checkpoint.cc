@@ -17,10 +17,10 @@
 #include "image/format/checksum.h"
 #include "image/format/image_name.h"
 #include "image/format/image_probe.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "image/read/image_chain.h"
 #include "image/read/manifest.h"
-#include "image/read/reading_key.h"
+#include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/image_directory.h"
 #include "job/directory/job_directory.h"
@@ -77,7 +77,7 @@ void remove_directory(int at, const std::string& name) {
 }
 
 // What is kept beside an image of files that the program has open. Most have none.
-Result<void> copy_kept(const std::string& from, int to, const std::string& name) {
+Result<void> copy_saved_files(const std::string& from, int to, const std::string& name) {
   const ScopedFd in(open((from + "/" + name).c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!in.valid()) return errno == ENOENT ? Result<void>() : Result<void>(cannot(name, "read"));
   remove_directory(to, name);
@@ -164,7 +164,8 @@ Result<uint64_t> save_job(const std::string& from, const std::string& name, int 
     bytes += *written;
     points::at("disk.image");
   }
-  if (auto r = copy_kept(path, temporary->get(), kept_directory_of(kJobKeptFiles).text); !r.ok())
+  if (auto r = copy_saved_files(path, temporary->get(), saved_files_directory_of(kJobSavedFiles).text);
+      !r.ok())
     return undo(r.error());
   if (auto r = write_manifest(path, temporary->get(), *manifest); !r.ok()) return undo(r.error());
   points::at("disk.manifest");
@@ -182,7 +183,7 @@ Result<uint64_t> save_job(const std::string& from, const std::string& name, int 
 Result<uint64_t> save_image(const std::string& from, const std::string& name, int to, uint32_t keep) {
   auto image = ImageChain::open(from + "/" + name);
   if (!image.ok()) return image.error();
-  CKPT_TRY(copy_kept(from, to, kept_directory_of(name).text));
+  CKPT_TRY(copy_saved_files(from, to, saved_files_directory_of(name).text));
   points::at("disk.image");
   auto bytes = rewrite(*image, to, name);
   points::at("disk.named");

@@ -13,7 +13,7 @@
 // all slots back to free.
 #pragma once
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "image/write/backend/file_backend.h"
 

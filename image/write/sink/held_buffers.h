@@ -7,7 +7,7 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "image/write/image_sink.h"
 

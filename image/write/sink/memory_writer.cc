@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "image/format/checksum.h"
 #include "base/preload_rules.h"
 

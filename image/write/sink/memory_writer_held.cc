@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
 #include "image/write/sink/memory_writer.h"

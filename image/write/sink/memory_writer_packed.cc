@@ -2,7 +2,7 @@
 #include <bit>
 #include <cstring>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "image/write/sink/memory_writer.h"
 #include "base/preload_rules.h"
 

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 
 namespace ckpt::memory_advice {
 

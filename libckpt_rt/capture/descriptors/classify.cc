@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "image/format/records/terminal_records.h"
-#include "image/write/kept_files.h"
+#include "image/write/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
 #include "libckpt_rt/capture/descriptors/note.h"
@@ -133,14 +133,14 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
 
 bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
   return d.now.links >
-         (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, kept_in_job_, d.now.device, d.now.inode));
+         (saved_files_ < 0 ? 0 : count_saved_links(saved_files_, saved_in_job_, d.now.device, d.now.inode));
 }
 
 // Called while the program runs. Links that are kept files of images do not count as names.
 bool DescriptorCapture::has_one_name(const CapturedDescriptor& d) const {
   if (d.kind != OpenFileKind::kRegular || !d.named || (d.flags & kOpenFileDeleted) != 0) return false;
-  if (d.now.links <= 1 || kept_files_ < 0) return d.now.links == 1;
-  return d.now.links <= 1 + count_kept_links(kept_files_, kept_in_job_, d.now.device, d.now.inode);
+  if (d.now.links <= 1 || saved_files_ < 0) return d.now.links == 1;
+  return d.now.links <= 1 + count_saved_links(saved_files_, saved_in_job_, d.now.device, d.now.inode);
 }
 
 // Its first name was removed, it still has another.

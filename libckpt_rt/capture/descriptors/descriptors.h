@@ -20,8 +20,8 @@
 
 #include <atomic>
 
-#include "base/arena.h"
 #include "base/bytes.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "image/format/object_number.h"
 #include "image/format/records/descriptor_records.h"
@@ -113,11 +113,11 @@ class DescriptorCapture {
   Result<void> recheck_stopped(int tid, OtherThreads sharers);
   // An attempt that gives up after begin_sampling calls this before threads run again.
   void await_samples();
-  // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other
+  // The image directory, or -1: links to files that are kept in it (image/format/saved_file_names.h) are no other
   // names.
-  void set_kept_files(int directory, bool of_job) {
-    kept_files_ = directory;
-    kept_in_job_ = of_job;
+  void set_saved_files(int directory, bool of_job) {
+    saved_files_ = directory;
+    saved_in_job_ = of_job;
   }
   // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before prepare.
   void keep_contents();
@@ -162,8 +162,8 @@ class DescriptorCapture {
 
  private:
   int hidden_ = -1;
-  int kept_files_ = -1;
-  bool kept_in_job_ = false;
+  int saved_files_ = -1;
+  bool saved_in_job_ = false;
   bool keeps_contents_ = false;
   uint64_t contents_room_ = 0;  // bytes of such that may still be copied
   uint64_t plain_device_ = 0;   // a device whose files are files

@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/sys.h"
 
 namespace ckpt {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/page_runs.h"
+#include "base/memory/page_runs.h"
 #include "base/protocol/heap_protocol.h"
 #include "libckpt_rt/capture/advice/still_memory.h"
 #include "libckpt_rt/core/preload_rules.h"

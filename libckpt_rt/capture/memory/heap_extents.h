@@ -6,7 +6,7 @@
 // Never:     allocates but from the Arena of the list; touches the program's memory but through StillMemory.
 #pragma once
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/units.h"
 
 namespace ckpt {

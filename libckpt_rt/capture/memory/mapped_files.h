@@ -7,7 +7,7 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
 

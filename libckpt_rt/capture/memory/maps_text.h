@@ -21,7 +21,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "libckpt_rt/core/threads/other_threads.h"

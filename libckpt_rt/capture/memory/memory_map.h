@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "image/format/records/process_records.h"

@@ -7,7 +7,7 @@
 //            memory, only while anything is in swap).
 #pragma once
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "libckpt_rt/capture/memory/memory_map.h"

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/units.h"
 
 namespace ckpt::rings {

@@ -8,7 +8,7 @@
 #include <linux/netlink.h>
 #include <netinet/in.h>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 
 namespace ckpt {

@@ -2,7 +2,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include "base/job_addresses.h"
+#include "base/sockets/job_addresses.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 

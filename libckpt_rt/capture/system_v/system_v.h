@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/result.h"
 #include "image/format/records/system_v_records.h"
 

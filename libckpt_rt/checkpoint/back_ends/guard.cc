@@ -4,8 +4,8 @@
 #include <linux/kcmp.h>
 
 #include "base/clock.h"
+#include "base/memory/page_runs.h"
 #include "base/named_points.h"
-#include "base/page_runs.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/directory/log.h"

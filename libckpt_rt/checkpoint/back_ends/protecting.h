@@ -8,7 +8,7 @@
 
 #include "copier/buffer_pool.h"
 #include "copier/copier.h"
-#include "copier/dma_copy_engine.h"
+#include "copier/engines/dma_copy_engine.h"
 #include "copier/filled_queue.h"
 #include "libckpt_rt/checkpoint/attempt.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
-#include "image/format/kept_names.h"
+#include "image/format/saved_file_names.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint32_t kMostEntries = 4'000;              // of the directory
 constexpr uint32_t kMostFiles = 1'000, kInStop = 64;  // a link takes some 10 µs
-constexpr uint32_t kLooksForEach = 4;  // files of others among those that are kept; one takes 2 µs
+constexpr uint32_t kLooksForEach = 4;  // files of others among those that are saved; one takes 2 µs
 constexpr size_t kEnvironment = 64 << 10;
 constexpr int64_t kQuiet = 20'000'000;  // ns: times of files are those of the last tick
 constexpr uint32_t kMostEvents = 64;    // a look at one takes some 3 µs
@@ -60,7 +60,7 @@ const char* directory_of_temporary_files(Arena& arena) {
 
 }  // namespace
 
-void TemporaryFiles::look(Arena& arena, uint64_t device, KeptDirectory& kept) {
+void TemporaryFiles::look(Arena& arena, uint64_t device, SavedFilesDirectory& saved) {
   arena_ = &arena;
   device_ = device;
   seen_ = ArenaVector<uint64_t>(arena);
@@ -75,7 +75,7 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, KeptDirectory& kept) {
   watch_changes();
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
-  scan(directory.get(), kept, kMostFiles);
+  scan(directory.get(), saved, kMostFiles);
 }
 
 bool TemporaryFiles::has_changed() const {
@@ -105,7 +105,7 @@ void TemporaryFiles::end_watch() {
 }
 
 // False: too much has changed, or the kernel has not noted it.
-bool TemporaryFiles::follow_changes(int directory, KeptDirectory& kept) {
+bool TemporaryFiles::follow_changes(int directory, SavedFilesDirectory& saved) {
   if (!changes_.valid()) return false;
   alignas(inotify_event) char buffer[8192];
   uint32_t events = 0;
@@ -117,36 +117,36 @@ bool TemporaryFiles::follow_changes(int directory, KeptDirectory& kept) {
       at += static_cast<long>(sizeof(*event)) + event->len;
       if ((event->mask & IN_Q_OVERFLOW) != 0 || ++events > kMostEvents) return false;
       if ((event->mask & IN_ISDIR) != 0 || event->len == 0) continue;
-      if ((event->mask & kWent) != 0) forget(directory, kept, event->name);
-      if ((event->mask & kCame) != 0) keep(directory, kept, event->name, 0);
+      if ((event->mask & kWent) != 0) forget(directory, saved, event->name);
+      if ((event->mask & kCame) != 0) save(directory, saved, event->name, 0);
     }
   }
 }
 
-void TemporaryFiles::forget(int directory, KeptDirectory& kept, const char* name) {
+void TemporaryFiles::forget(int directory, SavedFilesDirectory& saved, const char* name) {
   for (const File& file : files_) {
-    if (std::strcmp(file.name, name) == 0) forget_if_gone(directory, kept, file);
+    if (std::strcmp(file.name, name) == 0) forget_if_gone(directory, saved, file);
   }
 }
 
-void TemporaryFiles::forget_if_gone(int directory, KeptDirectory& kept, const File& file) {
+void TemporaryFiles::forget_if_gone(int directory, SavedFilesDirectory& saved, const File& file) {
   struct stat st;
   const bool there = sys::call(__NR_newfstatat, directory, file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-  if ((there && st.st_ino == file.inode) || !kept.open()) return;
-  sys::call(__NR_unlinkat, kept.fd(), kept_name_name(device_, file.inode).text, 0L);
+  if ((there && st.st_ino == file.inode) || !saved.open()) return;
+  sys::call(__NR_unlinkat, saved.fd(), saved_name_file(device_, file.inode).text, 0L);
 }
 
-void TemporaryFiles::look_again(KeptDirectory& kept) {
-  if (has_changed()) take_changes(kept);
+void TemporaryFiles::look_again(SavedFilesDirectory& saved) {
+  if (has_changed()) take_changes(saved);
 }
 
-void TemporaryFiles::take_changes(KeptDirectory& kept) {
+void TemporaryFiles::take_changes(SavedFilesDirectory& saved) {
   struct stat st;
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;
-  if (follow_changes(directory.get(), kept)) return;
-  for (const File& file : files_) forget_if_gone(directory.get(), kept, file);
-  scan(directory.get(), kept, kInStop);
+  if (follow_changes(directory.get(), saved)) return;
+  for (const File& file : files_) forget_if_gone(directory.get(), saved, file);
+  scan(directory.get(), saved, kInStop);
 }
 
 // Not held between the two looks: a program at its limit of descriptors has room for few of ours.
@@ -157,7 +157,7 @@ ScopedFd TemporaryFiles::open_directory(struct stat* st) const {
   return fd;
 }
 
-void TemporaryFiles::scan(int directory, KeptDirectory& kept, uint32_t most) {
+void TemporaryFiles::scan(int directory, SavedFilesDirectory& saved, uint32_t most) {
   const size_t known = seen_.size();
   const size_t files = files_.size();
   alignas(8) char buffer[8192];
@@ -174,24 +174,24 @@ void TemporaryFiles::scan(int directory, KeptDirectory& kept, uint32_t most) {
         continue;
       goes_on = files_.size() - files < most && seen_.size() - known < kLooksForEach * most &&
                 seen_.push_back(entry->inode);
-      if (goes_on) keep(directory, kept, entry->name, entry->inode);
+      if (goes_on) save(directory, saved, entry->name, entry->inode);
     }
   }
   std::sort(seen_.begin(), seen_.end());
 }
 
-void TemporaryFiles::keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode) {
+void TemporaryFiles::save(int directory, SavedFilesDirectory& saved, const char* name, uint64_t inode) {
   struct statx st {};
   if (sys::call(__NR_statx, directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &st) != 0)
     return;
   const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
   const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
   if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < job_began_ns() ||
-      (inode != 0 && st.stx_ino != inode) || !kept.open())
+      (inode != 0 && st.stx_ino != inode) || !saved.open())
     return;
   inode = st.stx_ino;
   const long linked =
-      sys::call(__NR_linkat, directory, name, kept.fd(), kept_file_name(device_, inode, false).text, 0L);
+      sys::call(__NR_linkat, directory, name, saved.fd(), saved_file_name(device_, inode, false).text, 0L);
   if (linked != 0 && linked != -EEXIST) return;
   const uint32_t names = st.stx_nlink - (linked == -EEXIST ? 1 : 0);
   // What the program knows it by, behind a letter: whether it had another name.
@@ -202,7 +202,7 @@ void TemporaryFiles::keep(int directory, KeptDirectory& kept, const char* name, 
   std::memcpy(text + 1, path_, before);
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
-  if (sys::call(__NR_symlinkat, text, kept.fd(), kept_name_name(device_, inode).text) == 0)
+  if (sys::call(__NR_symlinkat, text, saved.fd(), saved_name_file(device_, inode).text) == 0)
     (void)files_.push_back({inode, text + before + 2});
 }
 

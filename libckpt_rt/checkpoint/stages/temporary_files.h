@@ -9,18 +9,18 @@
 
 #include <sys/stat.h>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/checkpoint/stages/kept_directory.h"
+#include "libckpt_rt/checkpoint/stages/saved_files_directory.h"
 
 namespace ckpt {
 
 class TemporaryFiles {
  public:
-  // The program runs. device: of the image directory; on another device no links can be made, and nothing is kept.
-  void look(Arena& arena, uint64_t device, KeptDirectory& kept);
+  // The program runs. device: of the image directory; on another device no links can be made, and nothing is saved.
+  void look(Arena& arena, uint64_t device, SavedFilesDirectory& saved);
   // All threads stand: adds files that were made since, and forgets names that were removed.
-  void look_again(KeptDirectory& kept);
+  void look_again(SavedFilesDirectory& saved);
   // The stop is over.
   void end_watch();
 
@@ -32,13 +32,13 @@ class TemporaryFiles {
   ScopedFd open_directory(struct stat* st) const;
   bool has_changed() const;
   void watch_changes();
-  void take_changes(KeptDirectory& kept);
-  bool follow_changes(int directory, KeptDirectory& kept);
-  void scan(int directory, KeptDirectory& kept, uint32_t most);
+  void take_changes(SavedFilesDirectory& saved);
+  bool follow_changes(int directory, SavedFilesDirectory& saved);
+  void scan(int directory, SavedFilesDirectory& saved, uint32_t most);
   // inode 0: whatever has that name.
-  void keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode);
-  void forget(int directory, KeptDirectory& kept, const char* name);
-  void forget_if_gone(int directory, KeptDirectory& kept, const File& file);
+  void save(int directory, SavedFilesDirectory& saved, const char* name, uint64_t inode);
+  void forget(int directory, SavedFilesDirectory& saved, const char* name);
+  void forget_if_gone(int directory, SavedFilesDirectory& saved, const File& file);
 
   Arena* arena_ = nullptr;
   uint64_t device_ = 0, inode_ = 0;  // inode_: of the directory that was looked at, 0 none

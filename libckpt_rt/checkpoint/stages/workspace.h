@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <span>
 
-#include "base/copy_piece.h"
+#include "base/memory/copy_piece.h"
 #include "base/units.h"
 
 namespace ckpt {

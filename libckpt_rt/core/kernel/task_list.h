@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "base/arena.h"
+#include "base/memory/arena.h"
 
 namespace ckpt {
 

@@ -19,9 +19,14 @@
 
 namespace ckpt {
 
-RseqLayout rseq_layout;
-
 namespace {
+
+// Of libc's rseq areas; an image holds it.
+struct RseqArea {
+  int64_t offset = 0;
+  uint32_t length = 0;
+};
+constinit RseqArea rseq_area;
 
 constexpr uint32_t kRseqSignature = 0x53053053;  // glibc's RSEQ_SIG on x86-64
 constexpr size_t kSigsetBytes = 8;               // the kernel's sigset_t
@@ -37,6 +42,11 @@ bool rseq_registered(uint64_t area, uint32_t length) {
 
 }  // namespace
 
+void know_rseq_area(int64_t offset, uint32_t length) {
+  rseq_area.offset = offset;
+  rseq_area.length = length;
+}
+
 void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   slot.tid = sys::gettid();
   slot.frame = frame;
@@ -44,11 +54,11 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   sys::call(__NR_arch_prctl, ARCH_GET_GS, &slot.gs_base);
   sys::call(__NR_get_robust_list, 0L, &slot.robust_list, &slot.robust_list_len);
   sys::call(__NR_prctl, PR_GET_TID_ADDRESS, &slot.clear_child_tid);
-  if (rseq_layout.length != 0 && slot.fs_base != 0) {
-    uint64_t area = slot.fs_base + static_cast<uint64_t>(rseq_layout.offset);
-    if (rseq_registered(area, rseq_layout.length)) {
+  if (rseq_area.length != 0 && slot.fs_base != 0) {
+    uint64_t area = slot.fs_base + static_cast<uint64_t>(rseq_area.offset);
+    if (rseq_registered(area, rseq_area.length)) {
       slot.rseq = area;
-      slot.rseq_len = rseq_layout.length;
+      slot.rseq_len = rseq_area.length;
       slot.rseq_signature = kRseqSignature;
     }
   }

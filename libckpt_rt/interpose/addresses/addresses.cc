@@ -84,7 +84,7 @@ long read(const char* directory) {
   std::memcpy(path + name.size(), kFile, sizeof(kFile));
   ScopedFd kept;
   if (keeper_part(name) == name.size()) {
-    auto images = open_kept_directory(name);
+    auto images = open_keeper_directory(name);
     if (!images.ok()) return -ENOENT;
     kept = std::move(*images);
   }

@@ -7,7 +7,7 @@
 //            leader of a restart, while one thread runs; set: going back, while all stand.
 // Never:     costs more than the look at one number while the job is where it began.
 // Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes: lines of
-//            base/job_addresses.h, the first line this host's own.
+//            base/sockets/job_addresses.h, the first line this host's own.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,7 +15,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/job_addresses.h"
+#include "base/sockets/job_addresses.h"
 #include "libckpt_rt/interpose/program_memory.h"
 
 namespace ckpt::addresses {

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "restart/descriptors/vanished_file.h"
+#include "restart/files/vanished_file.h"
 
 namespace ckpt {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "restart/descriptors/working_fds.h"
+#include "restart/files/working_fds.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/shared_objects.h"
 #include "restart/restorer/restorer_args.h"

@@ -13,10 +13,10 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "restart/plan/credentials.h"
 #include "restart/plan/memory/address_space.h"
 #include "restart/plan/old_vdso.h"
 #include "restart/restorer/restorer_blob.h"
-#include "restart/tree/credentials.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000

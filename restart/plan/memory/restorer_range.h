@@ -17,8 +17,8 @@
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
-#include "restart/plan/report.h"
 #include "restart/plan/vdso.h"
+#include "restart/reports/report.h"
 #include "restart/restorer/restorer_args.h"
 
 namespace ckpt {

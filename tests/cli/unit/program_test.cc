@@ -1,4 +1,4 @@
-#include "cli/program/program.h"
+#include "cli/starting/program.h"
 
 #include <elf.h>
 #include <gtest/gtest.h>

@@ -52,7 +52,7 @@ struct Queue {
   }
 };
 
-// The processes of one host, with their leader.
+// The processes of one host, with their coordinator.
 struct Local {
   enum class Phase : uint8_t { kIdle, kWorking, kWaiting, kEnding } phase = Phase::kIdle;
   Step reached = Step::kNone;

@@ -66,7 +66,7 @@ TEST(Copier, MemoryThatGoesBetweenReadingAndUnprotectingIsLost) {
 
 // The kernel puts another page in the place of one and tells nobody: the bytes may be of any time.
 TEST(Copier, MemoryThatLosesItsProtectionWithoutAWordIsLost) {
-  for (bool keep : {false, true}) {
+  for (bool leave_protected : {false, true}) {
     for (std::string when : {"before", "reading", "read", "forced", "saved"}) {
       Rig rig(64, 16);
       fill_simple(rig);
@@ -85,10 +85,11 @@ TEST(Copier, MemoryThatLosesItsProtectionWithoutAWordIsLost) {
         writer = std::thread([&] { rig.memory.write(33, 5); });
         while (rig.copier.counters().faults == 0) std::this_thread::yield();
       }
-      const bool complete = rig.copier.run(keep);
+      const bool complete = rig.copier.run(leave_protected);
       if (writer.joinable()) writer.join();
       // One that is kept is looked at once more before the next checkpoint.
-      EXPECT_EQ(complete, keep && when == "saved") << when << (keep ? ", keep" : "");
+      EXPECT_EQ(complete, leave_protected && when == "saved")
+          << when << (leave_protected ? ", still protected" : "");
       if (!complete) {
         EXPECT_EQ(rig.copier.lost_at(), rig.memory.page(32)) << when;
       }

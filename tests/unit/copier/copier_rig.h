@@ -70,7 +70,7 @@ class Rig {
       SegmentId id;
       const size_t i = expected_[n];
       EXPECT_TRUE(table.find(memory.page(i), &id));
-      if (table.state(id) != SegmentState::kKept) continue;
+      if (table.state(id) != SegmentState::kUnchanged) continue;
       ++kept;
       EXPECT_TRUE(memory.is_protected(i)) << "page " << i;
       EXPECT_FALSE(memory.is_gone(i)) << "page " << i;

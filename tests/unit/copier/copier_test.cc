@@ -3,7 +3,7 @@
 #include <optional>
 #include <random>
 
-#include "copier/dma_copy_engine.h"
+#include "copier/engines/dma_copy_engine.h"
 #include "tests/unit/copier/copier_rig.h"
 
 namespace ckpt {
@@ -333,7 +333,8 @@ TEST(Copier, WhatIsWantedInTheMiddleOfItsCopyIsNotKept) {
 // All at once, many times, from different memories. `buffers`: small pools make everyone wait.
 // The order of copying is another for each seed.
 // threshold: of an emulated device that makes the copies in order; none: they are made by the copier.
-void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32_t> threshold = {}) {
+void race(unsigned seed, size_t buffers, bool leave_protected = false,
+          std::optional<uint32_t> threshold = {}) {
   constexpr size_t kPages = 512, kUntouched = kPerSegment;  // those behind the others nobody writes to
   std::mt19937 random(seed);
   Rig rig(kPages + kUntouched, buffers);
@@ -392,7 +393,7 @@ void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32
     device = std::thread([&] { engine->run(); });
     rig.copier.use(*engine, *threshold);
   }
-  EXPECT_TRUE(rig.copier.run(keep));
+  EXPECT_TRUE(rig.copier.run(leave_protected));
   if (threshold) {
     engine->stop();
     device.join();
@@ -400,7 +401,7 @@ void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32
   }
   over = true;
   for (auto& t : program) t.join();
-  if (!keep) return rig.expect_image_of_the_stop();
+  if (!leave_protected) return rig.expect_image_of_the_stop();
   rig.expect_pages_of_the_stop();
   rig.expect_kept_to_be_untouched();
 }

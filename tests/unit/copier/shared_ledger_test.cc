@@ -1,6 +1,6 @@
 // The ledger of shared memory, by two members in one process: what a member reads is as at the stop, whatever others write
 // after they have kept it.
-#include "copier/shared_ledger.h"
+#include "copier/shared/shared_ledger.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

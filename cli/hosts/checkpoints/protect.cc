@@ -1,0 +1,172 @@
+#include "cli/hosts/checkpoints/protect.h"
+
+#include <poll.h>
+
+#include "base/clock.h"
+#include "base/protocol/keeper_protocol.h"
+#include "cli/hosts/job/hosts_manifest.h"
+#include "cli/text/failure.h"
+#include "cluster/keeper/striping.h"
+#include "cluster/redundancy/code.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+constexpr int64_t kAnswerNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
+
+// One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an exchange which was
+// given up before say so late.
+Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t id, int64_t patience_ns,
+                                  const Meanwhile& meanwhile) {
+  std::vector<CrewHost>& hosts = crew.hosts();
+  std::vector<Json> all(hosts.size());
+  std::vector<std::vector<Json>> others(hosts.size());
+  const int64_t deadline = now_ns() + patience_ns;
+  std::optional<Error> error;
+  size_t left = hosts.size();
+  while (left > 0 && !error) {
+    std::vector<pollfd> polls;
+    for (size_t i = 0; i < hosts.size(); ++i)
+      polls.push_back({all[i].is_null() ? hosts[i].link.fd() : -1, POLLIN, 0});
+    (void)!poll(polls.data(), polls.size(), 100);
+    if (auto r = meanwhile(); !r.ok()) error = r.error();
+    for (size_t i = 0; i < hosts.size() && !error; ++i) {
+      if (!all[i].is_null() || (polls[i].revents == 0 && hosts[i].link.valid())) continue;
+      std::vector<Json> messages;
+      const bool there = crew.hear(static_cast<int>(i), messages);
+      for (Json& m : messages) {
+        const std::string what = m.value("say", "");
+        const bool of_exchange = what.starts_with("exchange_") || m.value("of", "") == "exchange";
+        if (of_exchange && m.value("id", uint64_t{0}) != id) continue;
+        if (what == say && all[i].is_null()) {
+          all[i] = std::move(m);
+          --left;
+        } else if (of_exchange && what == "failed") {
+          // The first to fail is the cause; the others fail since they lost it.
+          error = make_error(static_cast<ExitCode>(m.value("code", 70)), 0, "{}: {}", hosts[i].where,
+                             m.value("text", "").substr(0, 240));
+        } else {
+          others[i].push_back(std::move(m));
+        }
+      }
+      if (!there && all[i].is_null() && !error)
+        error = failure(ExitCode::kUnavailable, hosts[i].where, "its agent is gone", "look at that host");
+    }
+    for (size_t i = 0; i < hosts.size() && !error; ++i) {
+      if (all[i].is_null() && now_ns() > deadline)
+        error = failure(ExitCode::kTimeout, hosts[i].where, "did not answer in time", "look at that host");
+    }
+  }
+  for (size_t i = 0; i < hosts.size(); ++i)
+    hosts[i].early.insert(hosts[i].early.end(), others[i].begin(), others[i].end());
+  if (error) return *error;
+  return all;
+}
+
+// From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port" lines.
+Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<HostsManifest::Part>& parts,
+                                   std::vector<uint64_t> lengths, std::vector<Json>* heard,
+                                   const Meanwhile& meanwhile) {
+  const uint64_t id = plan.at("id");
+  plan["secret"] = cluster::hex_of(cluster::make_secret());
+  plan["addresses"] = Json::array();
+  for (const CrewHost& h : crew.hosts()) plan["addresses"].push_back(h.address);
+  const Json record = plan.value("record", Json::array());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!record.empty()) plan["record"] = record[i];
+    plan["self"] = i;
+    plan["part"] = parts[i].directory;
+    crew.tell(static_cast<int>(i), {{"say", "exchange"}, {"plan", plan}});
+  }
+  auto give_up = [&](const Error& error) {
+    crew.tell_all({{"say", "exchange_end"}});
+    return error;
+  };
+  auto ports = collect(crew, "exchange_port", id, kExchangeNs, meanwhile);
+  if (!ports.ok()) return give_up(ports.error());
+  Json all{{"say", "exchange_go"}, {"ports", Json::array()}};
+  for (const Json& p : *ports) {
+    all["ports"].push_back(p.value("port", 0));
+    if (plan.contains("lost")) continue;
+    lengths.push_back(p.value("bytes", uint64_t{0}));
+  }
+  all["lengths"] = lengths;
+  crew.tell_all(all);
+  auto done = collect(crew, "exchange_done", id, kExchangeNs, meanwhile);
+  if (!done.ok()) return give_up(done.error());
+  if (heard != nullptr) *heard = std::move(*ports);
+  return done;
+}
+
+// Roles rotate: the lost hosts must be recoverable in every stripe of a cycle.
+bool can_recover(const redundancy::Code& code, const std::vector<bool>& lost) {
+  const auto hosts = static_cast<unsigned>(lost.size());
+  const keeper::Striping striping(code.scheme(), hosts);
+  for (unsigned stripe = 0; stripe < hosts; ++stripe) {
+    std::vector<bool> roles(hosts);
+    for (unsigned host = 0; host < hosts; ++host) roles[striping.role_of(host, stripe)] = lost[host];
+    if (!code.can_recover(roles)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
+                           const std::string& scheme, const Meanwhile& meanwhile) {
+  std::vector<Json> heard;
+  auto done = exchange(crew, {{"id", id}, {"scheme", scheme}}, parts, {}, &heard, meanwhile);
+  if (!done.ok()) return done.error();
+  Json redundancy{{"scheme", scheme}, {"parts", Json::array()}};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    redundancy["parts"].push_back({{"files", heard[i].value("files", Json::array())},
+                                   {"bytes", heard[i].value("bytes", uint64_t{0})},
+                                   {"sum", heard[i].value("sum", "")},
+                                   {"checks", (*done)[i].value("checks", "")}});
+  }
+  return redundancy;
+}
+
+Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, const Meanwhile& meanwhile) {
+  bool kept = false;
+  for (size_t i = 0; i < manifest.parts.size(); ++i) {
+    const HostsManifest::Part& p = manifest.parts[i];
+    kept = kept || keeper_part(p.directory) != 0;
+    crew.tell(static_cast<int>(i), {{"say", "have"},
+                                    {"part", p.directory},
+                                    {"checksum", p.checksum},
+                                    {"memory", manifest.redundancy.value("memory", uint64_t{0})}});
+  }
+  auto have = collect(crew, "have", 0, kAnswerNs, meanwhile);
+  if (!have.ok()) return have.error();
+  if (!kept) return std::string();  // each says for itself what it lacks
+  std::vector<bool> lost;
+  std::string names;
+  for (size_t i = 0; i < have->size(); ++i) {
+    lost.push_back(!(*have)[i].value("there", false));
+    if (lost[i]) names += (names.empty() ? "" : ", ") + manifest.parts[i].host;
+  }
+  if (names.empty()) return names;
+  if (!manifest.redundancy.contains("scheme"))
+    return failure(ExitCode::kNotFound, names, "the part is gone with its keeper, and there is no redundancy",
+                   "use an older checkpoint; next time --redundancy");
+  const std::string text = manifest.redundancy.value("scheme", "");
+  auto scheme = keeper::scheme_for_hosts(text, static_cast<unsigned>(lost.size()));
+  if (!scheme.ok()) return scheme.error();
+  auto code = redundancy::Code::make(*scheme);
+  if (!code.ok()) return code.error();
+  if (!can_recover(**code, lost))
+    return failure(ExitCode::kNotFound, names,
+                   fmt::format("the parts of these hosts are gone, more than {} gives back", text),
+                   "bring one of their keepers back, or use an older checkpoint");
+  std::vector<uint64_t> lengths;
+  for (const auto& p : manifest.redundancy["parts"]) lengths.push_back(p.value("bytes", uint64_t{0}));
+  auto done = exchange(
+      crew, {{"id", manifest.id}, {"scheme", text}, {"lost", lost}, {"record", manifest.redundancy["parts"]}},
+      manifest.parts, lengths, nullptr, meanwhile);
+  if (!done.ok()) return done.error();
+  return names;
+}
+
+}  // namespace ckpt::cli

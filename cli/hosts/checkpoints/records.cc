@@ -1,0 +1,78 @@
+#include "cli/hosts/checkpoints/records.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+namespace ckpt::cli {
+
+namespace {
+
+uint64_t bytes_of(const HostsManifest& manifest) {
+  uint64_t bytes = 0;
+  for (const Json& part : manifest.redundancy.value("parts", Json::array()))
+    bytes += part.value("bytes", uint64_t{0});
+  return bytes;
+}
+
+}  // namespace
+
+Records::Records(std::string directory, std::string job, int keep, uint32_t most_increments)
+    : directory_(std::move(directory)), job_(std::move(job)), keep_(keep), most_(most_increments) {
+  for (const std::string& path : hosts_manifests_in(directory_)) {
+    auto manifest = read_hosts_manifest(path);
+    if (manifest.ok() && manifest->job == job_) all_[manifest->id] = record_of(*manifest, path);
+  }
+}
+
+Records::Record Records::record_of(const HostsManifest& manifest, std::string path) {
+  Record record{std::move(path), needed_by(manifest), {}};
+  for (const HostsManifest::Part& part : manifest.parts) record.parts.push_back(part.directory);
+  return record;
+}
+
+bool Records::next_is_full() const {
+  return base_.empty() || base_.size() > most_ || more_bytes_ > full_bytes_;
+}
+
+void Records::counts(const HostsManifest& manifest, bool full) {
+  if (full) {
+    base_.clear();
+    full_bytes_ = bytes_of(manifest);
+    more_bytes_ = 0;
+  } else {
+    more_bytes_ += bytes_of(manifest);
+  }
+  base_.push_back(manifest.id);
+  all_[manifest.id] = record_of(manifest, hosts_manifest_path(directory_, manifest));
+}
+
+std::vector<std::vector<std::string>> Records::give_up_older() {
+  std::set<uint64_t> stays;
+  int newest = 0;
+  for (auto it = all_.rbegin(); it != all_.rend(); ++it) {
+    if (keep_ > 0 && newest++ == keep_) break;
+    stays.insert(it->first);
+    stays.insert(it->second.needs.begin(), it->second.needs.end());
+  }
+  // What cannot be read has parts whose names are not known here.
+  for (const uint64_t id : stays) {
+    if (!all_.contains(id)) return {};
+  }
+  // The newest first: what is left is never a checkpoint without what it needs.
+  for (auto it = all_.end(); it != all_.begin();) {
+    --it;
+    if (stays.contains(it->first)) continue;
+    unlink(it->second.path.c_str());
+    it = all_.erase(it);
+  }
+  std::vector<std::vector<std::string>> parts;
+  for (const auto& [id, record] : all_) {
+    parts.resize(std::max(parts.size(), record.parts.size()));
+    for (size_t i = 0; i < record.parts.size(); ++i) parts[i].push_back(record.parts[i]);
+  }
+  return parts;
+}
+
+}  // namespace ckpt::cli

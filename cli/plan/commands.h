@@ -1,0 +1,15 @@
+// `ckpt plan`: for main.cc. Each adds its CLI::App with options, help and exit codes; when chosen, its callback
+// leaves the exit code in `exit`.
+//
+// Owner: cli. Ordinary code, one thread.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "base/exit_codes.h"
+
+namespace ckpt::cli {
+
+void add_plan(CLI::App& app, ExitCode& exit);
+
+}  // namespace ckpt::cli

@@ -1,0 +1,450 @@
+// How the coordinator (coordinator.h) asks members, hears them and tells them what is next; and how it notices that a
+// member is gone, silent, or stopped.
+#include "job/capture/coordinator/coordinator.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/clock.h"
+#include "base/memory/parents_memory.h"
+#include "base/named_points.h"
+#include "base/protocol/control_protocol.h"
+#include "job/identity/own_job.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+namespace {
+
+// How long a member may be without the library before it counts as one that has none.
+constexpr int64_t kStartNs = 5'000'000'000;
+// How long it may be in the dynamic linker, with the library and without its handler: others may have the processors.
+constexpr int64_t kInLinkerNs = 30'000'000'000;
+
+// "12,busybox": pids and program names, or "all".
+bool is_listed(std::string_view list, const ProcessLook& look) {
+  char pid[16];
+  *fmt::format_to_n(pid, sizeof(pid) - 1, "{}", look.pid).out = '\0';
+  while (!list.empty()) {
+    const size_t end = list.find(',');
+    const std::string_view one = list.substr(0, end);
+    if (one == "all" || one == std::string_view(pid) || one == std::string_view(look.name)) return true;
+    list.remove_prefix(end == list.npos ? list.size() : end + 1);
+  }
+  return false;
+}
+
+// A child in which the library does not know yet that it was forked drops the signal: so it is sent again.
+constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
+
+}  // namespace
+
+Error Coordinator::name(const Member& m, ExitCode code, const char* what) {
+  return make_error(code, 0, "process {} ({}) of the job {}", m.listed.look.pid,
+                    static_cast<const char*>(m.listed.look.name), what);
+}
+
+bool Coordinator::needs_nothing(const Member& m) {
+  using State = Member::State;
+  return m.state == State::kEnded || m.state == State::kLeftOut || m.state == State::kUnclaimed ||
+         m.state == State::kTakenOver;
+}
+
+Result<void> Coordinator::listen() {
+  if (sys::call(__NR_getrandom, &cookie_, sizeof(cookie_), 0L) != sizeof(cookie_))
+    cookie_ = static_cast<uint64_t>(now_ns(CLOCK_REALTIME)) * static_cast<uint64_t>(sys::gettid());
+  cookie_ = (cookie_ | kJoinCookie | kLeastCookie) & ~kBackCookie;
+  const long fd = sys::call(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (sys::failed(fd)) {
+    return make_error(ExitCode::kSystem, static_cast<int>(fd), "cannot make a socket for the job ({})",
+                      errno_name(static_cast<int>(fd)));
+  }
+  listener_.reset(static_cast<int>(fd));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const auto end =
+      fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_rt.{:016x}", cookie_);
+  const auto length = offsetof(sockaddr_un, sun_path) + 1 + end.size;
+  long r = sys::call(__NR_bind, fd, &address, length);
+  if (r == 0) r = sys::call(__NR_listen, fd, 4096L);
+  if (r == 0) return {};
+  return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot listen for the job's members ({})",
+                    errno_name(static_cast<int>(r)));
+}
+
+Result<void> Coordinator::add(const Listed& listed) {
+  if (listed.look.pid == this_process.pid) {
+    self_ = listed;
+    return {};
+  }
+  Member m{};
+  m.listed = listed;
+  m.socket = -1;
+  m.state = listed.look.ended() ? Member::State::kEnded : Member::State::kStarting;
+  m.since_ns = now_ns();
+  if (!members_.push_back(m))
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+  return {};
+}
+
+// Refuses a member that another member traces: our signal would stop it, and the tracer would stand.
+Result<void> Coordinator::refuse_deaf(const Member& m) {
+  const int pid = m.listed.look.pid;
+  const int tracer = stopped_.is_helper(tracer_of(pid)) ? 0 : tracer_of(pid);
+  const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
+  if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))
+    return name(
+        m, ExitCode::kUnavailable,
+        "is traced by another process of the job (a debugger, strace), which would stop it at our signal; "
+        "ask when it has let it go, or save that one alone, before or after, with --only");
+  return {};
+}
+
+// Signals the member if the library in it can take the signal.
+Result<void> Coordinator::ask(Member& m) {
+  if (m.state != Member::State::kStarting && m.state != Member::State::kAsked) return {};
+  const int pid = m.listed.look.pid;
+  // Opened ahead of the look, so that what is looked at is what gets the signal: the number may come to another process,
+  // which the signal would kill. A filter of system calls may forbid these calls.
+  const ScopedFd pidfd(filtered_ ? -ENOSYS : static_cast<int>(sys::call(__NR_pidfd_open, pid, 0L)));
+  ProcessLook look;
+  if (!look_at(pid, look) || look.started != m.listed.look.started) {
+    m.state = Member::State::kEnded;
+    m.listed.look.state = 'X';
+    return {};
+  }
+  m.listed.look = look;
+  if (look.ended()) {
+    m.state = Member::State::kEnded;
+    return {};
+  }
+  // Whoever takes over a process without the library stops or traces it: what it is comes first.
+  const bool undecided = in_rounds && !rounds_over_;
+  if (!undecided) CKPT_TRY(refuse_deaf(m));
+  int signal = user_settings().signal;
+  // This comes first: a child of vfork shows the memory, and so the library, of its parent.
+  if (has_parents_memory(pid, look.ppid, [&] { return blocks_signal(pid, signal); })) {
+    if (now_ns() - m.since_ns > kStartNs)
+      return name(m, ExitCode::kUnsupported,
+                  "shares its memory with its parent; take one process with --only");
+    return {};
+  }
+  points::at("coordinator.looked");
+  m.preloaded = look_for_library(pid, signal);
+  switch (m.preloaded) {
+    case Preloaded::kGone:
+      return {};  // seen the next time
+    case Preloaded::kBare:
+      if (now_ns() - m.since_ns < kStartNs) return {};
+      [[fallthrough]];
+    case Preloaded::kStatic:
+    case Preloaded::kClean:
+    case Preloaded::kAsleep: {
+      // It may have executed another program between two of the questions.
+      if (++m.looks < 3) return {};
+      if (is_listed(options_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
+        m.state = Member::State::kLeftOut;
+        return {};
+      }
+      if (undecided) {
+        m.state = Member::State::kUnclaimed;
+        return {};
+      }
+      const char* why = m.preloaded == Preloaded::kStatic
+                            ? "is a static program, which the library cannot be in"
+                        : m.preloaded == Preloaded::kAsleep ? "was started with CKPT_DISABLE=1"
+                                                            : "runs without libckpt_rt.so";
+      return make_error(
+          ExitCode::kUnsupported, 0,
+          "process {} ({}) of the job {}: leave it out (--leave-out {}), or take one process with "
+          "--only",
+          pid, static_cast<const char*>(look.name), why, pid);
+    }
+    case Preloaded::kNotYet:
+      m.looks = 0;
+      // It is stopped in the dynamic linker, and would stay there.
+      if (look.state == 'T' && !undecided && !m.seized) {
+        m.signal = signal;
+        CKPT_TRY(seize(m));
+      }
+      if (now_ns() - m.since_ns > kInLinkerNs)
+        return name(m, ExitCode::kTimeout, "has the library but does not handle its signal; see the log");
+      return {};
+    case Preloaded::kReady:
+      m.looks = 0;
+      if (undecided) CKPT_TRY(refuse_deaf(m));
+      break;
+  }
+  m.signal = signal;
+  if (look.state == 'T') CKPT_TRY(seize(m));
+  points::at("coordinator.asks");
+  siginfo_t info{};
+  info.si_signo = signal;
+  info.si_code = SI_QUEUE;
+  info.si_pid = this_process.pid;
+  info.si_uid = static_cast<uint32_t>(sys::call(__NR_getuid));
+  info.si_value.sival_ptr = reinterpret_cast<void*>(cookie_);
+  const long r = pidfd.valid() ? sys::call(__NR_pidfd_send_signal, pidfd.get(), signal, &info, 0L)
+                               : sys::call(__NR_rt_sigqueueinfo, pid, signal, &info);
+  m.asked_ns = now_ns();
+  if (r == -ESRCH) return {};
+  if (r == -EPERM)
+    return name(m, ExitCode::kPermission,
+                "belongs to another user; ask for the checkpoint as root, of a process of root's");
+  if (r == -EAGAIN)
+    return name(m, ExitCode::kUnavailable,
+                "cannot be signalled: too many signals are queued; raise ulimit -i");
+  if (r != 0) return name(m, ExitCode::kSystem, "cannot be signalled");
+  m.state = Member::State::kAsked;
+  return {};
+}
+
+Result<void> Coordinator::accept_members() {
+  for (;;) {
+    const long fd =
+        sys::call(__NR_accept4, listener_.get(), nullptr, nullptr, static_cast<long>(SOCK_CLOEXEC));
+    // It would be ready for ever.
+    if (fd == -EMFILE || fd == -ENFILE) return cannot_open("a connection of a member", static_cast<int>(fd));
+    if (sys::failed(fd)) return {};
+    ScopedFd peer(static_cast<int>(fd));
+    struct {
+      int32_t pid;
+      uint32_t uid, gid;
+    } who{};
+    socklen_t size = sizeof(who);
+    if (sys::call(__NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) continue;
+    Member* found = nullptr;
+    for (Member& m : members_) {
+      if (m.listed.look.pid == who.pid && m.state == Member::State::kAsked) found = &m;
+    }
+    if (found == nullptr) continue;  // a stranger, or one that was asked twice
+    timeval patience{5, 0};
+    sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    ControlHello hello{};
+    if (!receive_exactly(peer.get(), &hello, sizeof(hello))) continue;
+    if (hello.magic != kControlMagic || hello.version != kControlVersion)
+      return name(*found, ExitCode::kIncompatible, "has a library of another version");
+    ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(ControlOperation::kJoin), 0};
+    JoinRequest join{};
+    std::memcpy(join.job, own_job.identity.id, sizeof(join.job));
+    join.sequence = place.sequence;
+    if (told_ >= Step::kHold) join.flags |= kJoinHeld;
+    if (place.by_fork) join.flags |= kJoinByFork;
+    if (place.full) join.flags |= kJoinFull;
+    if (place.stays) join.flags |= kJoinStays;
+    if (over_hosts) join.flags |= kJoinHosts;
+    if (in_rounds && round_ == 0 && told_ < Step::kHold) join.flags |= kJoinRounds;
+    if (place.may_repeat) join.flags |= kJoinMayRepeat;
+    if (place.streamed) join.flags |= kJoinStream;
+    join.root = own_job.identity.root;
+    *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
+    std::memcpy(join.name, name_.text, sizeof(join.name));
+    std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
+    if (place.streamed && who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid)))
+      return name(
+          *found, ExitCode::kUnsupported,
+          "is of another user: a stream (CKPT_TO) does not tell whose word an image is; leave CKPT_TO out");
+    // Before the descriptor is sent: the member may write as soon as it has it.
+    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(open_to_other_users());
+    if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
+        !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get()) ||
+        (place.streamed && (!send_with_descriptor(peer.get(), "", 1, place.stream.pipe) ||
+                            !send_with_descriptor(peer.get(), "", 1, place.stream.turn)))) {
+      continue;
+    }
+    const long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), kFirstSocket);
+    found->socket = sys::failed(high) ? peer.release() : static_cast<int>(high);
+    found->state = Member::State::kWithUs;
+    found->reached = Step::kNone;
+    watch_in_stream(found->socket);
+  }
+}
+
+// The member's socket is closed, or was never there.
+Result<void> Coordinator::lost(Member& m) {
+  if (m.socket >= 0) sys::call(__NR_close, m.socket);
+  m.socket = -1;
+  if (told_ >= Step::kStop) {
+    if (m.reached == Step::kWritten) {  // nothing more is wanted of it
+      m.state = Member::State::kEnded;
+      return {};
+    }
+    again = true;
+    return name(m, ExitCode::kInternal, "ended while its checkpoint was taken");
+  }
+  // It has ended, or executes another program and is to be asked anew.
+  m.state = Member::State::kStarting;
+  m.since_ns = now_ns();
+  m.reached = Step::kNone;
+  return {};
+}
+
+// A message comes whole before deadline_ns (0: none), or its member is lost.
+Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
+  Message message;
+  const int64_t patience = now_ns() + kPatienceNs;
+  const int64_t until = deadline_ns == 0 ? patience : std::min(patience, deadline_ns);
+  if (receive_message(m.socket, until, arena_, message) != Received::kMessage) return lost(m);
+  if (message.step == Step::kFailed) {
+    const auto* failed = message.as<Failed>();
+    if (failed == nullptr) return lost(m);
+    if (static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess && m.reached == Step::kNone) {
+      // It looked like a member, and is of another job.
+      sys::call(__NR_close, m.socket);
+      m.socket = -1;
+      m.state = Member::State::kEnded;
+      m.stranger = true;
+      m.listed.look.state = 'X';
+      return {};
+    }
+    again = again || failed->again != 0;
+    passing = passing || failed->again == 2;
+    return make_error(static_cast<ExitCode>(failed->code), failed->sys_errno,
+                      "process {} ({}) of the job: {}", m.listed.look.pid,
+                      static_cast<const char*>(m.listed.look.name),
+                      std::string_view(failed->text, strnlen(failed->text, sizeof(failed->text))));
+  }
+  if (message.step == Step::kSampled) {
+    if (message.payload.size() < sizeof(Standing)) return lost(m);
+    std::memcpy(&m.facts, message.payload.data(), sizeof(m.facts));
+    const auto rest = message.payload.subspan(sizeof(Standing));
+    m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
+  } else if (message.step == Step::kUnreported) {
+    m.unreported = {reinterpret_cast<const int32_t*>(message.payload.data()),
+                    message.payload.size() / sizeof(int32_t)};
+  } else if (message.step == Step::kHeld) {
+    Held held{};
+    if (message.payload.size() < sizeof(held)) return lost(m);
+    std::memcpy(&held, message.payload.data(), sizeof(held));
+    const auto rest = message.payload.subspan(sizeof(held));
+    m.can_share = held.can_share != 0;
+    m.offers = {reinterpret_cast<const SharedOffer*>(rest.data()), rest.size() / sizeof(SharedOffer)};
+  } else if (message.step == Step::kPosted) {
+    m.posts = message.payload;
+  } else if (message.step == Step::kDrained) {
+    m.bookmarks = {reinterpret_cast<const Bookmark*>(message.payload.data()),
+                   message.payload.size() / sizeof(Bookmark)};
+  } else if (message.step == Step::kWritten) {
+    if (const auto* written = message.as<Written>()) m.written = *written;
+    watch_no_more(m.socket);
+  }
+  m.reached = message.step;
+  return {};
+}
+
+Result<void> Coordinator::look_at_silent(int64_t now) {
+  for (Member& m : members_) {
+    if (m.state == Member::State::kStarting) CKPT_TRY(ask(m));
+    if (m.state != Member::State::kAsked) continue;
+    ProcessLook look;
+    const bool there = look_at(m.listed.look.pid, look) && !look.ended();
+    if (!there || now - m.asked_ns > kAskAgainNs) CKPT_TRY(ask(m));
+    if (m.state == Member::State::kAsked && now - m.since_ns > kPatienceNs)
+      return name(m, ExitCode::kTimeout, "did not answer within 30 s");
+  }
+  return {};
+}
+
+Result<void> Coordinator::seize(Member& m) {
+  const long r = stopped_.seize(m.listed.look.pid, m.signal);
+  m.seized = true;
+  if (r == 0 || r == -ESRCH) return {};
+  again = again || r == -ECHILD;
+  return name(m, ExitCode::kUnavailable,
+              r == -EPERM
+                  ? "is stopped, and may not be traced (kernel.yama.ptrace_scope, or seccomp): continue it "
+                    "(kill -CONT), or ask as root"
+                  : "is stopped, and does not stand for a tracer; continue it (kill -CONT), and ask again");
+}
+
+// One that is stopped after it was asked (a terminal's Ctrl-Z) goes on with its part all the same.
+Result<void> Coordinator::look_for_stopped(Step step) {
+  for (Member& m : members_) {
+    ProcessLook look;
+    if (m.state != Member::State::kWithUs || m.reached >= step) continue;
+    if (look_at(m.listed.look.pid, look) && look.state == 'T') CKPT_TRY(seize(m));
+  }
+  return {};
+}
+
+// Waits until every living member has come to `step`. deadline_ns: CLOCK_MONOTONIC, 0 never.
+Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
+  auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
+  auto* who = static_cast<uint32_t*>(arena_.allocate((members_.size() + 1) * sizeof(uint32_t)));
+  if (polls == nullptr || who == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
+  for (;;) {
+    size_t count = 0;
+    bool all = true, silent = false;
+    for (uint32_t i = 0; i < members_.size(); ++i) {
+      const Member& m = members_[i];
+      if (needs_nothing(m)) continue;
+      if (m.reached < step) all = false;
+      if (m.state == Member::State::kWithUs) {
+        who[count] = i;
+        polls[count++] = {m.socket, POLLIN, 0};
+      } else {
+        silent = true;
+      }
+    }
+    if (all) return {};
+    polls[count] = {listener_.get(), POLLIN, 0};
+    const int64_t now = now_ns();
+    // In the stop others stand until the last has come.
+    int64_t wait = silent ? kLookNs : told_ >= Step::kStop && told_ < Step::kGo ? kAskAgainNs : 1'000'000'000;
+    if (deadline_ns != 0 && now >= deadline_ns) {
+      for (const Member& m : members_) {
+        if (needs_nothing(m) || m.reached >= step) continue;
+        return name(m, ExitCode::kTimeout,
+                    step <= Step::kHeld
+                        ? "was not ready in time; the checkpoint was given up"
+                        : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
+      }
+    }
+    if (deadline_ns != 0) wait = std::min(wait, deadline_ns - now);
+    const timespec left{wait / 1'000'000'000, wait % 1'000'000'000};
+    const long ready = sys::call(__NR_ppoll, polls, count + 1, &left, nullptr, 8L);
+    if (ready > 0) {
+      for (size_t i = 0; i < count; ++i) {
+        if (polls[i].revents != 0) CKPT_TRY(take_message(members_[who[i]], deadline_ns));
+      }
+      if (polls[count].revents != 0) CKPT_TRY(accept_members());
+    }
+    if (silent) CKPT_TRY(look_at_silent(now_ns()));
+    if (ready == 0 && !silent) CKPT_TRY(look_for_stopped(step));
+  }
+}
+
+Result<void> Coordinator::tell_all(Step step) {
+  told_ = step;
+  for (Member& m : members_) {
+    if (m.state != Member::State::kWithUs) continue;
+    const bool told = step == Step::kSample
+                          ? send_message(m.socket, step, &m.stop_signal, sizeof(m.stop_signal))
+                      : step == Step::kGo ? send_message(m.socket, step, &going, sizeof(going))
+                                          : send_message(m.socket, step);
+    if (!told) CKPT_TRY(lost(m));
+  }
+  return {};
+}
+
+// Tells all members, also when one has gone: a member that does not hear of it stands until its own deadline.
+void Coordinator::abort_all() {
+  told_ = Step::kAbort;
+  for (Member& m : members_) {
+    if (m.state == Member::State::kWithUs) (void)send_message(m.socket, Step::kAbort);
+  }
+}
+
+}  // namespace ckpt::job

@@ -1,0 +1,173 @@
+#include "libckpt_rt/checkpoint/stages/file_saver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/clock.h"
+#include "image/write/saved_files.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/file_systems.h"
+#include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/beginning.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint64_t kMostCopied = 16 << 20, kMostCopiedInAll = 64 << 20;  // bytes
+// A copy of a file that was written just before is not the file of any instant.
+constexpr int64_t kQuiet = 20'000'000;  // ns
+// A link takes some 10 µs.
+constexpr uint32_t kMostInStop = 100;
+
+int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+
+// What a program removes or replaces it has written, as a rule, or made.
+bool is_wanted(uint32_t mode, uint64_t links, int64_t changed_ns, uint32_t open_flags, SavedFiles how) {
+  if (!S_ISREG(mode) || links == 0 || (open_flags & O_PATH) != 0) return false;
+  return how != SavedFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY || changed_ns >= job_began_ns();
+}
+
+}  // namespace
+
+void FileSaver::open(Arena& arena, int directory, const char* image, SavedFiles how) {
+  arena_ = &arena;
+  directory_.be_in(directory, saved_files_directory_of(image));
+  how_ = how;
+  seen_ = ArenaVector<File>(arena);
+  struct stat images;
+  device_ = sys::call(__NR_fstat, directory, &images) == 0 ? images.st_dev : 0;
+  job_began_ns();  // looked up while it runs
+}
+
+// made: the file has a link more.
+bool FileSaver::link(int tid, int fd, uint64_t device, uint64_t inode, bool* made) {
+  if (how_ == SavedFiles::kCopies || device_ != device || !directory_.open()) return false;
+  const TaskPath path(tid, "fd", fd);
+  const SavedFileName name = saved_file_name(device, inode, false);
+  const long r =
+      sys::call(__NR_linkat, AT_FDCWD, path.c_str(), directory_.fd(), name.text, AT_SYMLINK_FOLLOW);
+  if (r != 0 && r != -EEXIST) return false;
+  // While the program runs, another file may have come to that number since it was looked at.
+  struct stat linked;
+  const bool right =
+      sys::call(__NR_newfstatat, directory_.fd(), name.text, &linked, AT_SYMLINK_NOFOLLOW) == 0 &&
+      linked.st_dev == device && linked.st_ino == inode;
+  if (!right && r == 0) sys::call(__NR_unlinkat, directory_.fd(), name.text, 0L);
+  *made = right && r == 0;
+  return right;
+}
+
+void FileSaver::save(int tid, int fd) {
+  struct stat st;
+  FdInfo info;
+  char text[1024];
+  if (stat_descriptor(tid, fd, st) != 0 || !S_ISREG(st.st_mode)) return;
+  if (read_fdinfo(tid, fd, text, *arena_, info) < 0 ||
+      !is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), info.flags, how_))
+    return;
+  bool made;
+  if (link(tid, fd, st.st_dev, st.st_ino, &made)) {
+    (void)seen_.push_back({st.st_dev, st.st_ino});
+    return;
+  }
+  const TaskPath path(tid, "fd", fd);
+  if (!directory_.open()) {
+    ++not_covered_;
+    return;
+  }
+  if (is_made_by_the_kernel(path.c_str())) return;
+  if (how_ == SavedFiles::kLinks || !copy(path.c_str(), st)) ++not_covered_;
+}
+
+void FileSaver::save_all(int log) {
+  if (how_ == SavedFiles::kNone || arena_ == nullptr) return;
+  not_covered_ = 0;
+  seen_.clear();
+  ArenaVector<int> fds(*arena_);
+  const int tid = sys::getpid();
+  if (list_descriptors(tid, fds) < 0) return;
+  for (size_t i = 0; i < fds.size(); ++i) save(tid, fds[i]);
+  directory_.close();
+  std::sort(seen_.begin(), seen_.end());
+  if (not_covered_ != 0) {
+    log_format(
+        log, "{} open files are not kept beside the image (CKPT_FILES={}): a restart needs them as they are",
+        not_covered_, saved_files_name(how_));
+  }
+}
+
+void FileSaver::save_temporary() {
+  if (how_ != SavedFiles::kAuto && how_ != SavedFiles::kLinks) return;
+  temporary_.look(*arena_, device_, directory_);
+  directory_.close();
+}
+
+void FileSaver::save_new(std::span<CapturedDescriptor> entries) {
+  if (how_ == SavedFiles::kNone || how_ == SavedFiles::kCopies || arena_ == nullptr) return;
+  temporary_.look_again(directory_);
+  save_opened(entries);
+  directory_.close();
+}
+
+void FileSaver::save_opened(std::span<CapturedDescriptor> entries) {
+  uint32_t most = kMostInStop;
+  for (CapturedDescriptor& d : entries) {
+    if (!S_ISREG(d.now.mode) || d.in_flight || d.now.device != device_) continue;
+    if (!is_wanted(d.now.mode, d.now.links, d.now.ctime_ns, d.now.open_flags, how_)) continue;
+    const File file{d.now.device, d.now.inode};
+    if (std::binary_search(seen_.begin(), seen_.end(), file)) continue;
+    if (most == 0) return;
+    --most;
+    bool made = false;
+    (void)link(sys::getpid(), d.fd, file.device, file.inode, &made);
+    if (made) ++d.now.links;
+  }
+}
+
+bool FileSaver::copy(const char* path, const struct stat& st) {
+  const auto size = static_cast<uint64_t>(st.st_size);
+  const SavedFileName name = saved_file_name(st.st_dev, st.st_ino, true);
+  if (size > kMostCopied || copied_ + size > kMostCopiedInAll ||
+      ns_of(st.st_mtim) > now_ns(CLOCK_REALTIME) - kQuiet)
+    return false;
+  const ScopedFd from(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0L)));
+  if (!from.valid()) return false;
+  struct stat opened;
+  if (sys::call(__NR_fstat, from.get(), &opened) != 0 || opened.st_dev != st.st_dev ||
+      opened.st_ino != st.st_ino)
+    return false;
+  const ScopedFd to(static_cast<int>(sys::call(__NR_openat, directory_.fd(), name.text,
+                                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600L)));
+  if (!to.valid()) return to.get() == -EEXIST;
+  bool whole = sys::call(__NR_ioctl, to.get(), FICLONE, from.get()) == 0;
+  if (!whole) {
+    uint64_t left = size;
+    while (left > 0) {
+      const long n = sys::call(__NR_sendfile, to.get(), from.get(), 0L, left);
+      if (n <= 0) break;
+      left -= static_cast<uint64_t>(n);
+    }
+    whole = left == 0;
+    copied_ += size;
+  }
+  struct stat after;
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  whole = whole && sys::call(__NR_fstat, from.get(), &after) == 0 && after.st_size == st.st_size &&
+          ns_of(after.st_mtim) == ns_of(st.st_mtim) &&
+          sys::call(__NR_fchmod, to.get(), st.st_mode & 0777) == 0 &&
+          sys::call(__NR_utimensat, to.get(), 0L, times, 0L) == 0;
+  if (!whole) sys::call(__NR_unlinkat, directory_.fd(), name.text, 0L);
+  return whole;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,55 @@
+// Files that the program has open are saved beside the image, in case they are removed or replaced before a
+// restart: by a hard link where the image directory is on the same file system, else by a copy, if they are
+// small and not being written.
+//
+// Owner:     one Attempt. Callers: the agent: ahead of the stop; in the stop, for what was opened since, by links
+//            alone; and when the image is durable, for what only a copy can save.
+// Never:     fails a checkpoint: what is not covered is in the log. Changes a byte of a file; a link changes
+//            its count of links and its change time.
+#pragma once
+
+#include <sys/stat.h>
+
+#include "base/memory/arena.h"
+#include "base/settings/settings.h"
+#include "libckpt_rt/checkpoint/stages/saved_files_directory.h"
+#include "libckpt_rt/checkpoint/stages/temporary_files.h"
+
+namespace ckpt {
+
+struct CapturedDescriptor;
+
+class FileSaver {
+ public:
+  // directory: of the images; image: the name or path of the image beside which they are saved. Allocates from the arena.
+  void open(Arena& arena, int directory, const char* image, SavedFiles how);
+  // The program runs. log: the directory of the log.
+  void save_all(int log);
+  // The program runs; this process is the first of its job.
+  void save_temporary();
+  // All threads stand, and were sampled: files that were opened since save_all. Counts the new links in the samples.
+  void save_new(std::span<CapturedDescriptor> entries);
+  void after_stop() { temporary_.end_watch(); }
+
+ private:
+  struct File {
+    uint64_t device, inode;
+    auto operator<=>(const File&) const = default;
+  };
+
+  void save(int tid, int fd);
+  void save_opened(std::span<CapturedDescriptor> entries);
+  bool link(int tid, int fd, uint64_t device, uint64_t inode, bool* made);
+  bool copy(const char* path, const struct stat& st);
+
+  Arena* arena_ = nullptr;
+  uint64_t device_ = 0;  // of the image directory
+  SavedFiles how_ = SavedFiles::kNone;
+  SavedFilesDirectory directory_;
+  TemporaryFiles temporary_;
+  ArenaVector<File> seen_;  // sorted when save_all has ended
+  uint64_t copied_ = 0;
+  uint32_t not_covered_ = 0;
+};
+
+}  // namespace ckpt

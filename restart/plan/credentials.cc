@@ -1,0 +1,126 @@
+#include "restart/plan/credentials.h"
+
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "base/sys.h"
+
+namespace ckpt {
+namespace {
+
+struct Capabilities {
+  uint64_t effective = 0, permitted = 0, inheritable = 0, bounding = 0;
+};
+
+Capabilities own_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  Capabilities c;
+  if (sys::failed(sys::call(__NR_capget, &header, data))) return c;
+  auto join = [](uint32_t low, uint32_t high) { return uint64_t{low} | uint64_t{high} << 32; };
+  c.effective = join(data[0].effective, data[1].effective);
+  c.permitted = join(data[0].permitted, data[1].permitted);
+  c.inheritable = join(data[0].inheritable, data[1].inheritable);
+  for (int bit = 0; bit < 64; ++bit) {
+    if (prctl(PR_CAPBSET_READ, bit, 0, 0, 0) == 1) c.bounding |= uint64_t{1} << bit;
+  }
+  return c;
+}
+
+const char* limit_name(uint32_t resource) {
+  static const char* const kNames[16] = {"cpu (ulimit -t)", "fsize (-f)", "data (-d)",   "stack (-s)",
+                                         "core (-c)",       "rss",        "nproc (-u)",  "nofile (-n)",
+                                         "memlock (-l)",    "as (-v)",    "locks (-x)",  "sigpending (-i)",
+                                         "msgqueue (-q)",   "nice (-e)",  "rtprio (-r)", "rttime (-R)"};
+  return resource < 16 ? kNames[resource] : "?";
+}
+
+}  // namespace
+
+void plan_limits(const ImageMeta& meta, RestorerArgs& args, ReportChannel& report) {
+  args.limit_count = 0;
+  for (uint32_t i = 0; i < 16; ++i) {
+    uint64_t soft = meta.limits.soft[i], hard = meta.limits.hard[i];
+    rlimit64 now{};
+    if (sys::failed(sys::call(__NR_prlimit64, 0L, i, 0L, &now))) continue;
+    // What the program was allowed, its restart is: both limits rise now and fall in the restorer.
+    rlimit64 raised{std::max<uint64_t>(now.rlim_cur, soft), std::max<uint64_t>(now.rlim_max, hard)};
+    if (sys::failed(sys::call(__NR_prlimit64, 0L, i, &raised, 0L))) {
+      if (soft > now.rlim_max) {
+        report.note(fmt::format("the limit {} was {}, here it cannot be more than {}", limit_name(i), soft,
+                                static_cast<uint64_t>(now.rlim_max)));
+      }
+      hard = std::min<uint64_t>(hard, now.rlim_max);
+      soft = std::min<uint64_t>(soft, hard);
+      raised = {std::max<uint64_t>(now.rlim_cur, soft), now.rlim_max};
+      sys::call(__NR_prlimit64, 0L, i, &raised, 0L);
+    }
+    args.limits[args.limit_count++] = {i, 0, soft, hard};
+  }
+}
+
+namespace {
+
+// A user namespace made without privilege forbids setgroups(2) for good (user_namespaces(7)); the groups
+// are then those of the user that made it.
+bool may_set_groups() {
+  std::ifstream file("/proc/self/setgroups");
+  std::string word;
+  return !(file >> word) || word != "deny";
+}
+
+}  // namespace
+
+void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& args, ReportChannel& report) {
+  const ProcessRecord& p = meta.process.record;
+  uid_t r, e, s;
+  getresuid(&r, &e, &s);
+  gid_t rg, eg, sg;
+  getresgid(&rg, &eg, &sg);
+  bool same =
+      r == p.uid[0] && e == p.uid[1] && s == p.uid[2] && rg == p.gid[0] && eg == p.gid[1] && sg == p.gid[2];
+  Capabilities own = own_capabilities();
+  constexpr uint64_t kSetIds = uint64_t{1} << CAP_SETUID | uint64_t{1} << CAP_SETGID;
+  bool may_set = !in_new_user && (own.effective & kSetIds) == kSetIds;
+  if (may_set) {
+    args.change_ids = 1;
+    args.set_groups = may_set_groups() ? 1 : 0;
+    for (int i = 0; i < 4; ++i) {
+      args.uid[i] = p.uid[i];
+      args.gid[i] = p.gid[i];
+    }
+    args.group_count = static_cast<uint32_t>(meta.process.groups.size());
+  } else if (!same) {
+    report.note(fmt::format("the program ran as user {} group {}, it comes back as user {} group {}",
+                            p.uid[1], p.gid[1], e, eg));
+  }
+
+  // Never more than the saved process had, never more than we have.
+  uint64_t permitted = p.cap_permitted & own.permitted;
+  uint64_t effective = p.cap_effective & permitted;
+  uint64_t inheritable = p.cap_inheritable & (own.inheritable | own.permitted) & own.bounding;
+  // A process that leaves user 0 loses all of them, unless PR_SET_KEEPCAPS is on.
+  bool stays = permitted == own.permitted && effective == own.effective && inheritable == own.inheritable &&
+               (same || args.change_ids == 0);
+  constexpr uint64_t kDropBounding = uint64_t{1} << CAP_SETPCAP;
+  args.drop_bounding = (own.effective & kDropBounding) != 0 ? own.bounding & ~p.cap_bounding : 0;
+  args.change_capabilities = !stays || args.drop_bounding != 0;
+  // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service
+  // manager that then became the program's user.
+  constexpr uint64_t kChooseIds = uint64_t{1} << CAP_CHECKPOINT_RESTORE;
+  constexpr uint64_t kSettings = uint64_t{1} << CAP_SYS_NICE | uint64_t{1} << CAP_SYS_RESOURCE;
+  const uint64_t choose_ids = (own.permitted & kChooseIds) != 0 ? kChooseIds : uint64_t{1} << CAP_SYS_ADMIN;
+  args.keep_capabilities = own.permitted & (choose_ids | kSettings);
+  args.library.set_capabilities = args.change_capabilities;
+  args.library.cap_permitted = permitted;
+  args.library.cap_effective = effective;
+  args.library.cap_inheritable = inheritable;
+}
+
+}  // namespace ckpt
