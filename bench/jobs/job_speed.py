@@ -45,19 +45,31 @@ def family(name, build):
             "private": [witness] + [f"{gaps} --load uniform --size 256M"] * 4}[name]
 
 
-def marked():
-    """Processes of this run: pid to its name and processor time in ticks."""
-    found = {}
+def ours(roots):
+    """Processes of this run, by a mark in their environment or their parents: pid to its name and processor time in ticks."""
+    found, parents = {}, {}
     for entry in pathlib.Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and MARK.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                text = (entry / "stat").read_text()
-                fields = text[text.rindex(")") + 2:].split()
-                if fields[0] not in "ZX":
-                    found[int(entry.name)] = text[text.index("(") + 1:text.rindex(")")], int(fields[11]) + int(fields[12])
+            if not entry.name.isdigit():
+                continue
+            text = (entry / "stat").read_text()
+            fields = text[text.rindex(")") + 2:].split()
+            if fields[0] in "ZX":
+                continue
+            pid = int(entry.name)
+            parents[pid] = int(fields[1])
+            found[pid] = text[text.index("(") + 1:text.rindex(")")], int(fields[11]) + int(fields[12]), \
+                MARK.encode() in (entry / "environ").read_bytes().split(b"\0")
         except OSError:
             pass
-    return found
+
+    def below(pid):
+        while pid > 1 and pid in parents:
+            if pid in roots:
+                return True
+            pid = parents[pid]
+        return False
+    return {pid: (name, ticks) for pid, (name, ticks, marked) in found.items() if marked or below(pid)}
 
 
 def longest_standstill(records, begin, end):
@@ -67,8 +79,8 @@ def longest_standstill(records, begin, end):
         for gaps, _ in read_record(record):
             threads += 1
             for at, length in gaps:
-                if at + length >= begin and at <= end:
-                    events += [(at, 1), (at + length, -1)]
+                if at + length > begin and at < end:
+                    events += [(max(at, begin), 1), (min(at + length, end), -1)]
     inside, since, longest = 0, None, 0
     for at, change in sorted(events):
         inside += change
@@ -79,8 +91,8 @@ def longest_standstill(records, begin, end):
     return longest / 1e6
 
 
-def end_all():
-    while left := marked():
+def end_all(roots):
+    while left := ours(roots):
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -97,8 +109,8 @@ def until(what, there, seconds=120):
         time.sleep(0.002)
 
 
-def have_run(processes, working):
-    there = marked()
+def have_run(roots, processes, working):
+    there = ours(roots)
     return len(there) >= processes and sum(ticks > 0 for name, ticks in there.values() if name.endswith("gaps")) == working
 
 
@@ -106,9 +118,10 @@ def turn(method, commands, work, options):
     records = [work / f"record.{i}" for i in range(len(commands))]
     script = "\n".join(c.replace("{record}", str(records[i])) + " &" for i, c in enumerate(commands)) + "\nwait"
     starter = method.start(["sh", "-c", script])
+    roots = [starter.pid]
     try:
         time.sleep(options.settle)
-        count = len(marked())
+        count = len(ours(roots))
         windows = []
         for _ in range(options.checkpoints):
             time.sleep(2)
@@ -117,26 +130,27 @@ def turn(method, commands, work, options):
             done = time.monotonic_ns()
             time.sleep(1)
             windows.append((begin, done, time.monotonic_ns()))
-        for pid, (name, _) in marked().items():
+        for pid, (name, _) in ours(roots).items():
             if name.endswith("gaps"):
                 os.kill(pid, signal.SIGTERM)
         wanted = [r for r, c in zip(records, commands) if "{record}" in c]
         until("record", lambda: all(r.exists() and r.stat().st_size > 0 for r in wanted))
         time.sleep(0.5)  # their last bytes
-        end_all()
+        end_all(roots)
         starter.wait()
         begin = time.monotonic()
         restarter = method.restart()
-        until("restart", lambda: have_run(count, len(wanted)), 60)
+        roots.append(restarter.pid)
+        until("restart", lambda: have_run(roots, count, len(wanted)), 60)
         back = time.monotonic() - begin
-        end_all()
+        end_all(roots)
         restarter.wait()
         return {"nobody ran, ms": max(longest_standstill(wanted, b, e) for b, _, e in windows),
-                "the same without, ms": longest_standstill(wanted, windows[0][0] - 1_900_000_000, windows[0][0]),
+                "the same without, ms": longest_standstill(wanted, windows[0][0] - 1_900_000_000, windows[0][0] - 100_000_000),
                 "until durable, ms": statistics.median((d - b) / 1e6 for b, d, _ in windows),
                 "restart until all run, ms": back * 1e3}
     finally:
-        end_all()
+        end_all(roots)
 
 
 def main():
