@@ -23,9 +23,9 @@ struct Named {
   How how;
   size_t stride = 1;  // between the instants of the second of two steps
 };
-constexpr Named kHandler{"handler", {FaultBackEnd::kHandler, Version::kNew, true, 1}, 2};
+constexpr Named kHandler{"handler", {FaultBackEnd::kHandler, Version::kNew, true, 1}, 3};
 constexpr Named kWatch{"watch", {FaultBackEnd::kHandler, Version::kNew, true, 2}, 10};
-constexpr Named kNoScan{"handler_without_scan", {FaultBackEnd::kHandler, Version::kNoScan, true, 1}, 2};
+constexpr Named kNoScan{"handler_without_scan", {FaultBackEnd::kHandler, Version::kNoScan, true, 1}, 3};
 constexpr Named kNoHoles{"handler_in_the_stop", {FaultBackEnd::kHandler, Version::kNoHoles, false, 1}};
 constexpr Named kInThread{"in_thread", {FaultBackEnd::kInThread, Version::kNew, true, 1}};
 constexpr Named kInStop{"in_thread_in_the_stop", {FaultBackEnd::kInThread, Version::kNoHoles, false, 1}};
@@ -63,13 +63,13 @@ class Exhaustive : public ::testing::TestWithParam<Named> {
       }
     }
   }
-  // The steps from the `next`th on at every instant from `from` on; the last of them at each seventh, but with CKPT_LONG=1.
+  // The steps from the `next`th on at every instant from `from` on; the last of them at each 25th, but with CKPT_LONG=1.
   void run_all(std::vector<Step>& steps, size_t next, size_t from) {
     if (next == steps.size()) {
       run(steps);
       return;
     }
-    const size_t stride = kLong || next + 1 != steps.size() ? 1 : 7;
+    const size_t stride = kLong || next + 1 != steps.size() ? 1 : 25;
     const size_t last = run({steps.begin(), steps.begin() + static_cast<long>(next)});
     for (size_t i = from + from % stride; i <= last && !HasFailure(); i += stride) {
       steps[next].instant = i;
