@@ -46,10 +46,15 @@ bool Copier::read_runs(Segment& s, std::byte* to) {
 // False: some of its pages, if it has any, are not the memory that was protected.
 bool Copier::unprotect_segment(const Segment& s) {
   if (is_of_job(s)) shared_->keep_for_others(table_.window(s));
-  if (memory_.unprotect(table_.window(s)) == 0) return true;
+  // Of shared memory is_unchanged() asks nothing.
+  const bool proves = memory_.unprotecting_proves() || table_.region(s).shared;
+  auto unprotect = [&](AddrRange range) {
+    return (proves ? memory_.unprotect_many(range) : memory_.unprotect(range)) == 0;
+  };
+  if (unprotect(table_.window(s))) return true;
   if (s.present == 0) return false;
   // A part of the window that never belonged to the image may be gone: unprotect only what does.
-  return each_run(s, [&](AddrRange run) { return memory_.unprotect(run) == 0; });
+  return each_run(s, unprotect);
 }
 
 bool Copier::is_unchanged(const Segment& s) {

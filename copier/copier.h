@@ -46,6 +46,8 @@ class ProgramMemory : public SourceMemory {
   // The same for several segments at once: 0 only if all of the range is mapped, too. (The kernel passes over
   // holes.)
   virtual long unprotect_many(AddrRange range) { return unprotect(range); }
+  // Is a successful unprotect() the only proof that memory is what was protected? Then a hole must not pass for it.
+  virtual bool unprotecting_proves() const { return false; }
   // May unprotect() come late, when another thread has unprotected the same memory and the program has gone
   // on? Not where unprotect() changes what the program itself sets.
   virtual bool may_unprotect_late() const { return true; }

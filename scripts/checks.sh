@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What runs beside the tests: what runs in the program, built by clang and tried; clang-tidy on what runs in
 # the program; tests of parts under sanitizers. Each in a build of its own.
-# Usage: scripts/checks.sh [--compile] [clang|tidy|asan|tsan...]      default: all, which is what CI runs
+# Usage: scripts/checks.sh [--compile] [clang|look|tidy|asan|tsan...]      default: all, which is what CI runs
 #        --compile: compiles and looks only, so that what is run later is there; nothing whose result depends on who else has the processors
 # scripts/tidy.sh and scripts/sanitize.sh without arguments look at everything there is, and take longer.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -13,7 +13,7 @@ if [ "${1-}" = --compile ]; then
 fi
 "$root/scripts/setup.sh" --packages-only --checks
 cd -- "$root"
-[ $# -gt 0 ] || set -- clang tidy asan tsan
+[ $# -gt 0 ] || set -- clang look tidy asan tsan
 
 # Builds these programs of tests with these sanitizers, and runs them.
 sanitize() {  # folder, sanitizers, programs, more for cmake
@@ -26,7 +26,10 @@ sanitize() {  # folder, sanitizers, programs, more for cmake
   cmake --build "$folder" --target $programs
   $run || return 0
   for program in $programs; do
-    "$folder/bin/$program" --gtest_brief=1 || die "$program failed in $folder"
+    # Some have a folder of their own.
+    set -- "$folder/bin/$program" "$folder"/tests/*/"$program"
+    [ -x "$1" ] || shift
+    "$1" --gtest_brief=1 || die "$program failed in $folder"
   done
 }
 
@@ -42,19 +45,24 @@ for part; do
   say "$part"
   begin=$SECONDS
   case $part in
-    clang)  # the library; the commands are those of the other compiler
+    clang)  # the libraries; the commands that are tried are those of the other compiler
       cmake --preset clang >/dev/null
-      cmake --build --preset clang --target ckpt_rt
+      cmake --build --preset clang --target ckpt_rt ckpt_heap
       if $run; then try_with_clang; fi
+      ;;
+    look)  # clang at the rest of what is delivered, but for cli, which takes a minute: nothing is made of it
+      cmake --preset clang -B build-clang-look -DCKPT_UNITY=ON >/dev/null
+      "$root/scripts/clang_look.py" build-clang-look restart cluster plugins
       ;;
     tidy) "$root/scripts/tidy.sh" base copier image/format image/write libckpt_rt job/capture ;;
     # By clang: so both compilers build these tests, and their warnings are seen.
     asan)
-      sanitize build-checks-asan address,undefined "protect_model_test copy_engine_test writer_test" \
+      sanitize build-checks-asan address,undefined "protect_model_test copy_engine_test writer_test unit_test cli_unit_test birth_plan_test
+          redundancy_test explore_test sealed_link_test" \
         -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
       ;;
-    tsan) sanitize build-checks-tsan thread "unit_test copy_engine_test timewarp_test" ;;
-    *) die "no such part: $part (clang, tidy, asan, tsan)" ;;
+    tsan) sanitize build-checks-tsan thread "unit_test copy_engine_test timewarp_test sealed_link_test" ;;
+    *) die "no such part: $part (clang, look, tidy, asan, tsan)" ;;
   esac
   say "$part: $((SECONDS - begin)) s"
 done

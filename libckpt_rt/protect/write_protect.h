@@ -82,6 +82,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   long read_pieces(std::span<const CopyPiece> pieces, bool readable) override;
   long unprotect(AddrRange range) override;
   long unprotect_many(AddrRange range) override;
+  bool unprotecting_proves() const override { return !can_tell_; }
   bool still_protected(AddrRange range) override;
   void wake(AddrRange range) override;
   void settle_events() override;

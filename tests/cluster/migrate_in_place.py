@@ -141,6 +141,30 @@ class MigrateInPlace(ring.OnRing):
                 self.once(1000, 2000, 3000)
                 self.ends_well(job)
 
+    def test_the_leader_is_killed(self):
+        """The process that leads on a host, when it has its new connections. h2's has ended by then: all are restarted, and h2's comes to h4."""
+        job, _ = self.with_point("coordinator.reconnected=kill")
+        asked = self.asked(job.pid, "--from", "h2", "--to", "h4")
+        _, said = asked.communicate(timeout=240)
+        self.assertEqual(asked.returncode, 0, said + self.said())
+        self.assertRegex(self.said(), "not in place: h[13]: ")
+        self.assertEqual([len(self.at(h)) for h in ("h1", "h2", "h3", "h4")], [1, 0, 2, 1])
+        self.limit(3000)
+        self.comes_to(3000)
+        self.once(1000, 2000, 3000)
+        self.ends_well(job)
+
+    def test_who_has_its_connections_is_killed(self):
+        """Another process: the job goes on without it, as if it had been killed a moment later, and its neighbours see their connections end."""
+        job = self.run_ring(at_h3="env CKPT_TEST_POINT=member.reconnected=kill")
+        self.assertTrue(self.migrate(job.pid, "--from", "h2", "--to", "h4")["in_place"])
+        self.limit(3000)
+        job.wait(240)
+        self.assertEqual([self.at(h) for h in ("h1", "h2", "h3", "h4")], [[], [], [], []])
+        self.assertIn("EOFError", self.said())
+        self.assertIn("Killed", self.said())
+        self.assertNotIn(" ended", self.said())
+
     def forget_listeners(self):
         for name in os.listdir(self.dir):
             if name.startswith("listens."):

@@ -86,11 +86,12 @@ class OnRing(over_hosts.OverHosts):
             f.write(str(n))
         os.rename(self.dir + "/new", self.dir + "/limit")
 
-    def run_ring(self, *options):
+    def run_ring(self, *options, at_h3=""):
+        """at_h3: what is ahead of the command there."""
         with open(self.dir + "/ring.py", "w", encoding="ascii") as f:
             f.write(RING)
         self.limit(2000)
-        job = self.run_job("sh", "-c", f"{ON} h2 python3 ring.py h2 h3 & {ON} h3 python3 ring.py h3 h1 & python3 ring.py h1 h2; wait",
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 ring.py h2 h3 & {ON} h3 {at_h3} python3 ring.py h3 h1 & python3 ring.py h1 h2; wait",
                            options=options, hosts="h1,h2,h3")
         self.comes_to(2000)
         self.leads(job.pid)

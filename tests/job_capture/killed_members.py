@@ -11,9 +11,10 @@ from capture_support import BUSY, clean, stat_of, processor_time, wait_for, Job
 
 
 class Kill(Job):
-    MEMBER = ["joined", "prepared", "held", "stopped", "standing", "sampled", "go", "image", "written", "done"]
-    COORDINATOR = ["asked", "armed", "prepared", "held", "stop", "stopped", "standing", "sampled", "go", "image",
-                   "written", "manifest", "renamed"]
+    MEMBER = ["member.joined", "member.prepared", "member.held", "member.stopped", "member.standing", "member.sampled", "member.go",
+              "member.image", "member.written", "member.done"]
+    COORDINATOR = ["coordinator.asked", "coordinator.armed", "coordinator.prepared", "coordinator.held", "coordinator.stop", "coordinator.stopped", "coordinator.standing",
+              "coordinator.sampled", "coordinator.go", "coordinator.image", "coordinator.written", "coordinator.manifest", "coordinator.renamed"]
     SETTINGS = {}
 
     def kill_at(self, point, program, asked):
@@ -50,19 +51,19 @@ class Kill(Job):
     def test_members(self):
         for point in self.MEMBER:
             with self.subTest(point=point):
-                self.kill_at("member." + point, "cat", "bash")
+                self.kill_at(point, "cat", "bash")
 
     def test_coordinator(self):
         for point in self.COORDINATOR:
             with self.subTest(point=point):
-                self.kill_at("coordinator." + point, "sleep", "sleep")
+                self.kill_at(point, "sleep", "sleep")
 
 
 class KillGuarded(Kill):
     """The same where the thread that writes handles its own fault: the guard is open while all stand."""
 
-    MEMBER = ["standing", "sampled", "go"]
-    COORDINATOR = ["standing", "sampled", "go"]
+    MEMBER = ["member.standing", "member.sampled", "member.go"]
+    COORDINATOR = ["coordinator.standing", "coordinator.sampled", "coordinator.go"]
     SETTINGS = {"CKPT_FAULTS": "in-thread"}
 
 

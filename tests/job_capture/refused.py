@@ -3,12 +3,17 @@
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
-import time
 import unittest
 
 from capture_support import CKPT, STATIC, VFORK, STOP_TIMEOUT, BUSY, clean, stat_of, name_of, processor_time, tree, wait_for, Job
+
+
+def sleeps_of(pid, tid):
+    with open(f"/proc/{pid}/task/{tid}/status", encoding="ascii", errors="replace") as f:
+        return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", f.read(), re.MULTILINE)[1])
 
 
 class Refused(Job):
@@ -106,7 +111,9 @@ class Stopped(Job):
         sleep = tree(child.pid)[1]
         asker = subprocess.Popen([CKPT, "now", "--json", str(child.pid)], stdout=subprocess.PIPE, text=True, env=clean())
         wait_for("coordinator", lambda: "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
-        time.sleep(0.3)  # the coordinator looks every few milliseconds
+        [coordinator] = [t for t in os.listdir(f"/proc/{child.pid}/task") if name_of(f"{child.pid}/task/{t}") == "ckpt_rt"]
+        slept = sleeps_of(child.pid, coordinator)
+        wait_for("its looks at the child, between which it sleeps", lambda: sleeps_of(child.pid, coordinator) >= slept + 10)
         self.assertNotIn("T", {stat_of(f"{child.pid}/task/{t}")[1] for t in os.listdir(f"/proc/{child.pid}/task")})
         child.stdin.write("x")
         child.stdin.flush()

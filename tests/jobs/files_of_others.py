@@ -18,7 +18,8 @@ for name in 'archive', 'segment':
     with open(name, 'w') as f: f.write(name * 300_000)
 os.mkdir('open')
 os.mkdir('sockets')
-time.sleep(0.05)  # the kernel's clock of processes has ticks of 10 ms
+# The kernel tells when a process began in ticks of 10 ms.
+while time.time_ns() - os.stat('segment').st_ctime_ns < 20_000_000: time.sleep(0.005)
 sys.exit(subprocess.run([sys.executable, '-c', '''
 import ctypes, os, socket, sys, time
 libc = ctypes.CDLL(None)

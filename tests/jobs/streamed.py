@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from job_tree import CKPT, NOBODY, RESTART, STOP_TIMEOUT, Tree, environment, processes_below
 from odd_objects import wait_for
 
-OK, USAGE, DAMAGED, IO = 0, 64, 65, 74
+OK, USAGE, DAMAGED, NO_PROCESS, IO = 0, 64, 65, 67, 74
 
 # Three processes, a pipe between them with bytes in it, and memory that each checks.
 PROGRAM = r"""
@@ -59,8 +59,9 @@ def expected():
 
 class StreamedTree(Tree):
     """Its checkpoints go to a command, which writes them to `streams`."""
-    def __init__(self, name, command="cat > \"$STREAMS/$CKPT_IMAGE_NAME\"", options=(), uid=0):
-        super().__init__(name, ["/usr/bin/python3", "-c", PROGRAM], uid=uid)
+    def __init__(self, name, command="cat > \"$STREAMS/$CKPT_IMAGE_NAME\"", options=(), uid=0, point=None):
+        ahead = ["env", f"CKPT_TEST_POINT={point}"] if point else []
+        super().__init__(name, [*ahead, "/usr/bin/python3", "-c", PROGRAM], uid=uid)
         self.streams = os.path.join(self.directory, "streams")
         os.mkdir(self.streams)
         if uid:
@@ -202,6 +203,18 @@ class Streamed(unittest.TestCase):
                 codes = [subprocess.run([CKPT, "verify", s], capture_output=True, env=environment(), check=False).returncode for s in streams]
                 good = 2 if victim != 0 else 0
                 self.assertEqual(codes, [DAMAGED] * (len(codes) - good) + [OK] * good)
+
+    def test_killed_when_all_is_sent(self):
+        """The process that leads, before the command has said that it has all: nobody is told so, and what the command has is whole."""
+        tree = self.begin("streamed-sent", point="coordinator.streamed=kill")
+        self.assertIn("exited before it answered", tree.now(code=NO_PROCESS))
+        verified = None
+        deadline = time.monotonic() + 60
+        while verified is None or (verified.returncode != 0 and time.monotonic() < deadline):  # the command reads on to the end
+            verified = subprocess.run([CKPT, "verify", tree.stream()], capture_output=True, text=True, env=environment(), check=False)
+        self.assertEqual(verified.returncode, 0, verified.stderr)
+        tree.kill()
+        self.comes_back(tree, tree.stream())
 
     def test_a_member_stopped_with_the_turn(self):
         """It is not waited for as long as the command has room: all is taken again, and it is in that as it was."""

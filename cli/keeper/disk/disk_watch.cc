@@ -26,18 +26,16 @@ namespace ckpt::cli {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr const char* kStateName = ".disk";
 constexpr uint32_t kKeep = 2;
 
 void write_state(int kept, const DiskState& state) {
-  const Json j{{"directory", state.wishes.directory},
-               {"every", state.wishes.every},
-               {"saved", state.saved},
-               {"error", state.error},
-               {"time_ns", state.time_ns}};
-  const std::string text = j.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n",
+  const nlohmann::json j{{"directory", state.wishes.directory},
+                         {"every", state.wishes.every},
+                         {"saved", state.saved},
+                         {"error", state.error},
+                         {"time_ns", state.time_ns}};
+  const std::string text = j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n",
                     temporary = std::string(kStateName) + ".tmp";
   {
     const ScopedFd out(
@@ -111,7 +109,7 @@ void save(const std::string& from, const std::string& program, std::string name,
 
 DiskState read_disk_state(const std::string& kept) {
   std::ifstream in(kept + "/" + kStateName);
-  const Json j = Json::parse(in, nullptr, false);
+  const auto j = nlohmann::json::parse(in, nullptr, false);
   DiskState state;
   if (!j.is_object()) return state;
   state.wishes.directory = j.value("directory", "");

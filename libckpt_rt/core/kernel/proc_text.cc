@@ -69,7 +69,7 @@ bool scan_lines(const char* path, Visit visit) {
     if (rest.size() == sizeof(text)) {
       visit(rest, begins);
       begins = false;
-      rest = {};
+      rest.remove_prefix(rest.size());
     }
     have = rest.size();
     std::memmove(text, rest.data(), have);

@@ -79,7 +79,6 @@ static void child(void) {
   pthread_sigmask(SIG_UNBLOCK, &handled, 0);
   for (;;) { usleep(1000); s->steps[6]++; if (write(pipe_fds[1], "x", 1) != 1) s->interrupted++; }
 }
-static void wait_ms(int ms) { for (int i = 0; i < ms; i++) usleep(1000); }
 static void snapshot(unsigned long* to) { for (int i = 0; i < 7; i++) to[i] = s->steps[i]; }
 
 int main(int argc, char** argv) {
@@ -112,7 +111,9 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 7; i++) { unsigned long n = s->steps[i]; for (int k = 0; s->steps[i] == n && k < 20000; k++) usleep(1000); if (s->steps[i] == n) printf("thread %d does not go on\n", i); }
   while ((got = waitpid(pid, &status, WUNTRACED | WCONTINUED)) < 0 && errno == EINTR) {}
   printf("continued %d\n", got == pid && WIFCONTINUED(status));
-  wait_ms(20);
+  // In the thread that has the handlers: what is pending comes to it before it goes on.
+  while (s->terms < 1 || s->conts < 1) usleep(1000);
+  for (unsigned long n = s->steps[6]; s->steps[6] < n + 2;) usleep(1000);
   printf("terms %d conts %d interrupted %d slept %d\n", s->terms, s->conts, s->interrupted, s->slept);
   kill(pid, SIGKILL);
   while ((got = waitpid(pid, &status, 0)) < 0 && errno == EINTR) {}
@@ -183,7 +184,9 @@ def until(*words):
 until(b'prompt> ')
 os.write(master, b'bash -c \'echo run"ning"; read x; echo got $x\'\n')
 until(b'running')
-time.sleep(0.1)
+def waits_for_input():
+    with open(f'/proc/{os.tcgetpgrp(master)}/stat') as f: return f.read().rsplit(')', 1)[1].split()[0] == 'S'
+while not waits_for_input(): time.sleep(0.005)
 os.write(master, b'\x1a')
 until(b'Stopped', b'prompt> ')
 open('ready', 'w').close()

@@ -141,6 +141,9 @@ class ChangedInPlace(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.directory, name)
 
+    def last_change_ns(self):
+        return max(entry.stat().st_mtime_ns for entry in os.scandir(self.directory) if entry.is_file() and entry.name != "out")
+
     def touch(self, name):
         open(self.path(name), "w").close()
 
@@ -237,8 +240,8 @@ class ChangedInPlace(unittest.TestCase):
 
     def changed(self, change, quiet=True, length=300000, options=(), program=STEPS, before_restart=lambda: None):
         child = self.start(program, str(length), options=options)
-        if quiet:
-            time.sleep(0.1)  # so that it is copied ahead of the stop
+        if quiet:  # long enough that it is copied ahead of the stop (kQuiet in kept_files.cc)
+            self.wait_for(child, lambda: time.time_ns() - self.last_change_ns() > 20_000_000)
         self.said_before = self.command("ckpt", "now", str(child.pid))
         with open(self.path("new"), "w") as f:
             f.write(change)
@@ -344,6 +347,8 @@ class ChangedInPlace(unittest.TestCase):
         directory = STEPS.replace("print('up'", "os.mkdir('d'); os.chmod('d', 0o751); d = os.open('d', os.O_RDONLY)\nprint('up'", 1)
         written = JOURNAL.replace("print('up'", "c.execute('begin immediate'); c.execute('update t set v=1'); print('up'").replace(
             "print(c.execute('select sum", "c.execute('rollback')\nprint(c.execute('select sum", 1)
+        # It has the right to write, and no journal yet.
+        begun = written.replace("c.execute('update t set v=1'); print('up'", "print('up'")
         steps, database = "up\n300000 middle 150000 7 True\n", "up\n0 ok\n700 ok\n"
         for point, change, others, end in (
                 *((point, write, {}, steps) for point in ("restart.saving", "restart.saved", "restart.written")),
@@ -352,7 +357,8 @@ class ChangedInPlace(unittest.TestCase):
                 *((point, "os.unlink('steps')", {"options": ("--files", "copies")}, steps) for point in ("restart.filling",)),
                 ("restart.directory", "os.rmdir('d')", {"program": directory}, steps),
                 *((point, journal, {"program": JOURNAL}, database) for point in ("restart.aside", "restart.saving", "restart.saved", "restart.written")),
-                ("restart.aside", "c.execute('commit'); c.execute('begin immediate'); c.execute('update t set v=2')", {"program": written}, database)):
+                ("restart.aside", "c.execute('commit'); c.execute('begin immediate'); c.execute('update t set v=2')", {"program": written}, database),
+                ("restart.journal", "c.execute('update t set v=2')", {"program": begun}, database)):
             def killed(point=point):
                 self.held = {os.stat(self.path(name)).st_ino: self.bytes_of(name) for name in os.listdir(self.directory) if os.path.isfile(self.path(name))}
                 done = subprocess.run([RESTART, "images"], cwd=self.directory, env={**environment(), "CKPT_TEST_POINT": point + "=kill:0"},
