@@ -75,6 +75,7 @@ Result<void> ChannelBuilder::connect_unix() {
       CKPT_TRY(connect_by_name(client, &server, server.name));
     }
   }
+  give_back_names();
   // Those that wait to be accepted, in their order.
   std::vector<ChannelSocket*> waiting;
   for (auto& s : sockets_)
@@ -220,13 +221,14 @@ Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket
     return Listener{known->second.fd, kRoomForOne, &known->second.listens_as};
   ScopedFd fd(socket(AF_UNIX, like.detail.type | SOCK_CLOEXEC, 0));
   bool unlink_after = false;
+  const bool is_lent = borrow_name(at, like);
   CKPT_TRY(bind_name(const_cast<ChannelSocket&>(like), fd.get(), at, unlink_after));
   if (listen(fd.get(), kRoomForOne) != 0) return cannot_make(like);
   auto up = working_->park(std::move(fd), "a socket");
   if (!up.ok()) return up.error();
   Helper& helper = helpers_[key];
   helper = {*up, {}};
-  if (unlink_after) leave_over(at, like);
+  if (unlink_after && !is_lent) leave_over(at, like);
   return Listener{*up, kRoomForOne, &helper.listens_as};
 }
 

@@ -350,9 +350,11 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   CKPT_TRY(channels.connect());
   CKPT_TRY(channels.fill([&](int member, uint32_t id) -> Result<int> {
     if (int socket = channels.find(member, id); socket >= 0) return socket;
-    const auto& files = things.files[static_cast<size_t>(member)];
+    auto& files = things.files[static_cast<size_t>(member)];
     const auto it = files.find(id);
-    return it == files.end() ? -1 : it->second.fd;
+    if (it == files.end()) return -1;
+    it->second.sent = true;
+    return it->second.fd;
   }));
   channels.for_each([&](int member, uint32_t id, int fd, bool first) {
     things.files[static_cast<size_t>(member)].emplace(id, InheritedFile{fd, first});

@@ -247,6 +247,8 @@ class DescriptorCapture {
   bool has_one_name(const CapturedDescriptor& d) const;
   bool take_other_name(CapturedDescriptor& d, std::string_view removed);
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
+  Result<void> list_owners();
+  Result<void> read_first_locks(CapturedDescriptor& d);
   Result<void> read_locks(CapturedDescriptor& d);
 
   // watches.cc: inotify
@@ -319,7 +321,7 @@ class DescriptorCapture {
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
   // content.cc
-  Result<void> note_attributes(const CapturedDescriptor& d);
+  Result<void> take_attributes(CapturedDescriptor& d);
   // classify.cc
   void take_up_timer(const CapturedDescriptor& d, TimerDetail& timer);
   // note.h

@@ -3,7 +3,9 @@
 #include <asm/prctl.h>
 #include <errno.h>
 #include <linux/rseq.h>
+#include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <cstring>
 
@@ -11,6 +13,7 @@
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/signal_limit.h"
 #include "libckpt_rt/core/threads/late_signals.h"
+#include "libckpt_rt/core/threads/own_rseq.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef PR_GET_TID_ADDRESS
@@ -29,10 +32,19 @@ constexpr long kIoPriorityOfThread = 1;          // IOPRIO_WHO_PROCESS
 
 // Is `area` registered for this thread? Registering again what is registered gives EBUSY; anything
 // else leaves the thread as it was.
-bool rseq_registered(uint64_t area, uint32_t length) {
-  long r = sys::call(__NR_rseq, area, length, 0L, kRseqSignature);
-  if (r == 0) sys::call(__NR_rseq, area, length, RSEQ_FLAG_UNREGISTER, kRseqSignature);
+bool rseq_registered(const own_rseq::Area& area) {
+  long r = sys::call(__NR_rseq, area.address, area.length, 0L, area.signature);
+  if (r == 0) sys::call(__NR_rseq, area.address, area.length, RSEQ_FLAG_UNREGISTER, area.signature);
   return r == -EBUSY;
+}
+
+// Libc's, else one of the program's own. address 0: none.
+own_rseq::Area rseq_area(uint64_t fs_base) {
+  const own_rseq::Area of_libc{fs_base + static_cast<uint64_t>(rseq_layout.offset), rseq_layout.length,
+                               kRseqSignature};
+  if (of_libc.length != 0 && fs_base != 0 && rseq_registered(of_libc)) return of_libc;
+  const own_rseq::Area own = own_rseq::find(fs_base);
+  return own.address != 0 && rseq_registered(own) ? own : own_rseq::Area{};
 }
 
 }  // namespace
@@ -44,14 +56,10 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   sys::call(__NR_arch_prctl, ARCH_GET_GS, &slot.gs_base);
   sys::call(__NR_get_robust_list, 0L, &slot.robust_list, &slot.robust_list_len);
   sys::call(__NR_prctl, PR_GET_TID_ADDRESS, &slot.clear_child_tid);
-  if (rseq_layout.length != 0 && slot.fs_base != 0) {
-    uint64_t area = slot.fs_base + static_cast<uint64_t>(rseq_layout.offset);
-    if (rseq_registered(area, rseq_layout.length)) {
-      slot.rseq = area;
-      slot.rseq_len = rseq_layout.length;
-      slot.rseq_signature = kRseqSignature;
-    }
-  }
+  const own_rseq::Area rseq = rseq_area(slot.fs_base);
+  slot.rseq = rseq.address;
+  slot.rseq_len = rseq.length;
+  slot.rseq_signature = rseq.signature;
   sys::call(__NR_prctl, PR_GET_NAME, slot.name);
   slot.used = processor_time::of_thread();
   slot.sched.size = sizeof(slot.sched);
@@ -138,6 +146,9 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.affinity_len != 0)
     try_to(sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity), kNoteAffinity);
   if (slot.sched.size != 0) try_to(sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L), kNoteScheduling);
+  // Which takes the nice value of SCHED_OTHER and SCHED_BATCH only.
+  if (slot.sched.size != 0 && slot.sched.policy == SCHED_IDLE)
+    try_to(sys::call(__NR_setpriority, long{PRIO_PROCESS}, 0L, long{slot.sched.nice}), kNoteScheduling);
   const long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
   if (!sys::failed(io_priority) && io_priority != slot.io_priority) {
     try_to(sys::call(__NR_ioprio_set, kIoPriorityOfThread, 0L, long{slot.io_priority}), kNoteIoPriority);
