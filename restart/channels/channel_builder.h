@@ -161,6 +161,7 @@ class ChannelBuilder {
 
   // unix.cc
   Result<void> connect_unix();
+  bool was_accepted(const ChannelSocket& one, const ChannelSocket& other) const;
   Result<void> connect_pair(ChannelSocket& s);
   Result<void> connect_by_name(ChannelSocket& client, ChannelSocket* server, const SocketName& at);
   Result<ScopedFd> connect_to(ChannelSocket& client, const SocketName& at, bool keep_client,

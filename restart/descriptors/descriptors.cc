@@ -129,7 +129,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     const bool is_sent = fd < 0;
     if (is_sent) {
       const InheritedFile* sent = inherited(file);
-      fd = sent != nullptr ? (sent->first && sent->sent ? sent->fd : -1) : builder.sent_descriptor(file);
+      fd = sent != nullptr ? (sent->first ? sent->fd : -1) : builder.sent_descriptor(file);
     }
     if (fd < 0) continue;
     builder.set_owner(file, fd);

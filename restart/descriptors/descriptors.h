@@ -31,7 +31,6 @@ namespace ckpt {
 struct InheritedFile {
   int fd = -1;         // among the working descriptors
   bool first = false;  // this process adds what one of them has to add: watches, seals
-  bool sent = false;   // it waits in a socket. Of what several members saw there one has been sent
 };
 using InheritedFiles = std::map<uint32_t, InheritedFile>;  // by OpenFileRecord::id
 

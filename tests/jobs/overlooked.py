@@ -67,6 +67,7 @@ named = socket.socket(socket.AF_UNIX)
 named.bind('name')
 named.listen()
 by_name = socket.socket(socket.AF_UNIX)
+by_name.bind('client')
 by_name.connect('name')
 accepted = named.accept()[0]
 named.close()
@@ -74,7 +75,7 @@ os.unlink('name')
 packets = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 packets.bind('name')
 packets.listen()
-facts['names'] = lambda: (by_name.getpeername(), accepted.getsockname(), packets.getsockname())
+facts['names'] = lambda: (by_name.getpeername(), accepted.getpeername(), accepted.getsockname(), packets.getsockname())
 def by_both():
     by_name.send(b'stream')
     new = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -167,16 +168,36 @@ def sends():
     here.close()
     open('sent by child', 'w').close()
     wait_for('end')
+    os.read(socket.recv_fds(for_child, 1, 1)[1][0], 3)
 here, there = socket.socketpair()
+
+# One that waits for the child, and that its sender has as well, is one open file.
+for_child, to_child = socket.socketpair()
+kept = os.open('kept', os.O_RDWR | os.O_CREAT)
+os.write(kept, b'0123456789')
+os.lseek(kept, 2, os.SEEK_SET)
+socket.send_fds(to_child, [b'k'], [kept])
+
+# What this epoll watches the child has; here its number leads to something else.
+watched, other_end = socket.socketpair()
+epoll = select.epoll()
+number = watched.fileno()
+epoll.register(number, select.EPOLLIN)
 ended = child(signal.SIGUSR1, lambda: None)
 silent = child(0, sends)
 here.close()
+for_child.close()
+watched.close()
+os.dup2(kept, number)
 wait_for('sent by child')
 while not came: time.sleep(0.005)
 def end():
+    other_end.send(b'x')
+    reported = epoll.poll(20) == [(number, select.EPOLLIN)]
     open('end', 'w').close()
     fds = socket.recv_fds(there, 1, 2)[1]
-    return [error_of(os.waitpid, ended, 0), os.waitpid(ended, kClone)[1] >> 8, os.waitpid(silent, kClone)[1] >> 8, fcntl.fcntl(fds[1], fcntl.F_GET_SEALS), len(came)]
+    return [error_of(os.waitpid, ended, 0), os.waitpid(ended, kClone)[1] >> 8, os.waitpid(silent, kClone)[1] >> 8, fcntl.fcntl(fds[1], fcntl.F_GET_SEALS), len(came),
+            reported, os.lseek(kept, 0, os.SEEK_CUR)]
 last['end'] = end
 live()
 """
@@ -222,7 +243,7 @@ class Overlooked(unittest.TestCase):
 
     def test_tree(self):
         told = come_back(self, "overlooked-tree", TREE)
-        self.assertEqual(told["last"], {"end": ["ECHILD", 7, 7, 2, 1]})
+        self.assertEqual(told["last"], {"end": ["ECHILD", 7, 7, 2, 1, True, 5]})
         self.assertEqual(told["before"]["lock of one that was sent"], "EAGAIN")
 
     def refused(self, name, program, why):

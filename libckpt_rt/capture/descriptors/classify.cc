@@ -359,10 +359,11 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
         other = watched_by(d, watch.fd, inode, before, is_another);
       }
       if (d.in_flight && (other == nullptr || other->in_flight)) {
-        CKPT_TRY(
-            note(1,
-                 "an epoll that was sent through a socket and not received watches a file that is not among "
-                 "the program's descriptors: that watch is lost after a restart"));
+        CKPT_TRY(note(
+            1,
+            "an epoll that was sent through a socket and not received watches a file that is not among "
+            "the program's descriptors: that watch is lost after a restart, unless another process of the "
+            "job has both"));
         continue;
       }
       if (other == nullptr && is_another) {

@@ -139,7 +139,8 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   decide_kinds();
   CKPT_TRY(list_owners());
   CKPT_TRY(copy_contents_stopped());
-  close_in_flight();
+  // Another member may have one as well: the coordinator compares them.
+  if (!has_partners_) close_in_flight();
   // hold_back_senders() borrows them once more.
   if (senders_.size() == 0) give_up_pidfd();
   complete_ = true;
