@@ -143,11 +143,13 @@ uint64_t credentials_of(int tid) {
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
   const uint64_t of_first = credentials_of(this_process.pid);
   int other_user = 0, other_directory = 0, other_files = 0;
+  int first = 0;  // that has not exited: one that has, has neither
   for (const StoppedThread& t : threads) {
-    if (t.record.tid == this_process.pid) continue;
-    if (other_directory == 0 && sys::call(__NR_kcmp, this_process.pid, t.record.tid, KCMP_FS, 0L, 0L) > 0)
+    if (first == 0 && (t.record.flags & kThreadLeaderExited) == 0) first = t.record.tid;
+    if (t.record.tid == this_process.pid || t.record.tid == first) continue;
+    if (other_directory == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FS, 0L, 0L) > 0)
       other_directory = t.record.tid;
-    if (other_files == 0 && sys::call(__NR_kcmp, this_process.pid, t.record.tid, KCMP_FILES, 0L, 0L) > 0)
+    if (other_files == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FILES, 0L, 0L) > 0)
       other_files = t.record.tid;
     if (other_user != 0 || of_first == 0) continue;
     const uint64_t own = credentials_of(t.record.tid);
