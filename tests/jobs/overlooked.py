@@ -221,6 +221,14 @@ open('before', 'w').close()
 time.sleep(1000)
 """
 
+NOT_DUMPABLE = r"""
+import ctypes, os, time
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    open('before', 'w').close()
+time.sleep(1000)
+"""
+
 LAST = {"seals of one that was sent": 2, "around the mark": ["b'ab'", "b'cd'"], "by one name": ["b'stream'", "b'packet'"],
         "of the workers": sorted(str(str(n).encode()) for n in range(12)),
         "of the audience": [["b'0'", "b'1'"]] * 2}
@@ -246,12 +254,12 @@ class Overlooked(unittest.TestCase):
         self.assertEqual(told["last"], {"end": ["ECHILD", 7, 7, 2, 1, True, 5]})
         self.assertEqual(told["before"]["lock of one that was sent"], "EAGAIN")
 
-    def refused(self, name, program, why):
-        tree = Tree(name, [sys.executable, "-c", program])
+    def refused(self, name, program, why, code=76, uid=0):
+        tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
         try:
             tree.run()
             wait_for(os.path.join(tree.work, "before"), tree)
-            with self.assertRaisesRegex(AssertionError, f"(?s)exit code 76.*{why}"):
+            with self.assertRaisesRegex(AssertionError, f"(?s)exit code {code}.*{why}"):
                 tree.checkpoint(tree.child.pid)
         finally:
             tree.close(False)
@@ -261,6 +269,10 @@ class Overlooked(unittest.TestCase):
 
     def test_system_calls_that_the_program_catches_are_named(self):
         self.refused("overlooked-dispatch", DISPATCH, "catches system calls itself")
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_a_member_that_may_not_be_looked_at_is_named(self):
+        self.refused("overlooked-hidden", NOT_DUMPABLE, "is not dumpable", 78, NOBODY)
 
 
 job_tree.adopt_orphans()
