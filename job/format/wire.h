@@ -132,6 +132,8 @@ struct OpenFileKey {
   uint64_t device, inode;
   uint32_t open_flags;
   uint32_t kind;  // OpenFileKind
+  int32_t tid;    // of the agent, which has one that waits in a socket until GO; 0: the program has it
+  uint32_t reserved;
 };
 
 // A TCP connection to another host, when all stand: the other host's counts are the same.

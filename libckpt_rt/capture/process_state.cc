@@ -48,7 +48,6 @@ void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
   uint64_t f[64] = {};
   size_t n = numbers(stat.substr(close + 3), 10, f, 64);
   if (n < 48) return;
-  facts.exit_signal = static_cast<int>(f[38 - 4]);
   mm.start_code = f[26 - 4];
   mm.end_code = f[27 - 4];
   mm.start_stack = f[28 - 4];

@@ -49,7 +49,6 @@ struct ProcessFacts {
   bool has_children = false;
   std::span<const LostChild> children;  // of an image of the program alone
   int parent_death_signal = 0;          // of some thread
-  int exit_signal = 0;                  // what the parent gets at its end
   int continued_child = 0;  // one that SIGCONT continued, which the program was not told yet; 0: none
 };
 

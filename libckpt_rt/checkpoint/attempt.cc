@@ -174,6 +174,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(back_end.capture_memory());
   points::at("stop.captured");
   const Result<void> sampled = job::sampled(attempt.capture.descriptors);
+  attempt.capture.descriptors.close_in_flight();
   attempt.capture.descriptors.hold_back_senders();
   CKPT_TRY(sampled);
   return back_end.finish();
@@ -185,7 +186,9 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   Result<void> result = run_all(attempt, back_end);
   // After a success nearly nothing of this is left to do.
   back_end.release_faults();
-  // After a failure sockets are still set to send at once, for the stop: the program must not see that.
+  // After a failure sockets are still set to send at once, for the stop, and ends of pipes that wait in them are open: the program
+  // must not see that.
+  attempt.capture.descriptors.close_in_flight();
   attempt.capture.descriptors.hold_back_senders();
   // Before anything that waits for threads of the program: faults are still let go.
   attempt.stop.release();

@@ -43,6 +43,7 @@
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_rseq.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/entry/signal_handler.h"
@@ -136,6 +137,12 @@ void end_strict() {
 // relaxed: read by a checkpoint that is asked for later.
 void note_keyring() { seccomp_state.own_keyring.store(true, std::memory_order_relaxed); }
 void note_landlock() { seccomp_state.landlocked.store(true, std::memory_order_relaxed); }
+void note_rseq(uintptr_t address, uint32_t length, uint32_t signature) {
+  own_rseq::note(reinterpret_cast<uintptr_t>(__builtin_thread_pointer()), {address, length, signature});
+}
+void note_dispatch(bool on) {
+  seccomp_state.dispatches.store(on ? sys::getpid() : 0, std::memory_order_relaxed);
+}
 void note_queue_notice() { seccomp_state.queue_notice.store(true, std::memory_order_relaxed); }
 void note_namespaces(int left) { seccomp_state.left_namespaces.fetch_or(left, std::memory_order_relaxed); }
 

@@ -13,6 +13,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
+#include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
@@ -232,6 +233,7 @@ void release_all() {
     wait_for_job();
   }
   directory_notices::take_again();
+  file_signals::take_again();
   processor_time::process_came_back();
   queue_again(pending_at_stop, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);

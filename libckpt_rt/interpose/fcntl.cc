@@ -1,7 +1,8 @@
-// fcntl(2): libc does the work; F_NOTIFY is noted.
+// fcntl(2): libc does the work; F_NOTIFY and F_SETSIG are noted.
 #include <fcntl.h>
 
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
+#include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/real.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -11,6 +12,7 @@ using namespace ckpt;
 // The third argument is an int, a pointer or nothing: a register in any case.
 CKPT_INTERPOSE(int, fcntl, int fd, int command, long argument) {
   const int r = real_function(RealFunction::kFcntl).as<int(int, int, long)>()(fd, command, argument);
+  if (__builtin_expect(command == F_SETSIG, 0) && r == 0) file_signals::note_choice();
   if (__builtin_expect(command == F_NOTIFY, 0) && r == 0)
     directory_notices::note(fd, static_cast<uint32_t>(argument));
   return r;

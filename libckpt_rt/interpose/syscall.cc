@@ -9,6 +9,7 @@
 
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
+#include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/interpose/abi.h"
@@ -108,6 +109,7 @@ constexpr auto kRouted = [] {
                  __NR_prctl,
                  __NR_setns,
                  __NR_landlock_restrict_self,
+                 __NR_rseq,
                  __NR_keyctl,
                  __NR_add_key,
                  __NR_request_key,
@@ -284,6 +286,7 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::times(pointer<tms>(a));
     case __NR_fcntl: {
       const long r = plain(nr, a, b, c, d, e, f);
+      if (r == 0 && ib == F_SETSIG) file_signals::note_choice();
       if (r == 0 && ib == F_NOTIFY) directory_notices::note(ia, static_cast<uint32_t>(c));
       return r;
     }
@@ -411,6 +414,14 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     case __NR_landlock_restrict_self: {
       const long r = plain(nr, a, b, c, d, e, f);
       if (r == 0) hooks::note_landlock();
+      return r;
+    }
+    case __NR_rseq: {
+      constexpr long kUnregister = 1;  // RSEQ_FLAG_UNREGISTER
+      const long r = plain(nr, a, b, c, d, e, f);
+      if (r == 0)
+        hooks::note_rseq(c == kUnregister ? 0 : static_cast<uintptr_t>(a), static_cast<uint32_t>(b),
+                         static_cast<uint32_t>(d));
       return r;
     }
     case __NR_keyctl:

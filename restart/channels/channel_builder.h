@@ -148,6 +148,8 @@ class ChannelBuilder {
   // As connect(2). like: a socket of the process that connects.
   bool connect_name(const ChannelSocket& like, int fd, const SocketName& at) const;
   void move_file(ChannelSocket& s);
+  bool borrow_name(const SocketName& at, const ChannelSocket& like);
+  void give_back_names();
   void leave_over(const SocketName& name, const ChannelSocket& like);  // its file is removed in the end
   void leave_name(ChannelSocket& s);
   // channel_builder.cc again
@@ -159,6 +161,7 @@ class ChannelBuilder {
 
   // unix.cc
   Result<void> connect_unix();
+  bool was_accepted(const ChannelSocket& one, const ChannelSocket& other) const;
   Result<void> connect_pair(ChannelSocket& s);
   Result<void> connect_by_name(ChannelSocket& client, ChannelSocket* server, const SocketName& at);
   Result<ScopedFd> connect_to(ChannelSocket& client, const SocketName& at, bool keep_client,
@@ -240,6 +243,8 @@ class ChannelBuilder {
     int fd;
     ucred listens_as;
   };
+  std::vector<std::pair<std::string, std::string>>
+      lent_names_;                            // of a helper, and where the file of that name is meanwhile
   std::map<std::string, Helper> helpers_;     // listening sockets of ours, by type and name; parked
   std::vector<std::string> left_over_names_;  // files of helpers, to be removed
   std::set<std::string> listens_at_;          // names at which other hosts of the job arrive

@@ -51,6 +51,41 @@ uint64_t bytes_of(const ChannelSocket& s) {
   return bytes;
 }
 
+// The program has had it: the mark stays.
+void take_urgent_byte(int socket) {
+  pollfd urgent{socket, POLLPRI, 0};
+  char byte;
+  if (poll(&urgent, 1, kLongestWaitForRoom) == 1) recv(socket, &byte, 1, MSG_OOB | MSG_DONTWAIT);
+}
+
+// Of sockets that share an address (SO_REUSEPORT, SO_REUSEADDR) the kernel chooses who gets a datagram. One that is connected to the sender goes
+// before the others. `at`: where it is sent to.
+class OnlyReceiver {
+ public:
+  OnlyReceiver(const ChannelSocket& to, const SocketName& sender, const SocketName& at) {
+    if (to.detail.domain == AF_UNIX || sender.length == 0 ||
+        (to.detail.reuse_port == 0 && to.detail.reuse_address == 0) ||
+        ::connect(to.fd, sender.get(), sender.length) != 0)
+      return;
+    fd_ = to.fd;
+    // One that is bound to all addresses has only that of the sender's network now.
+    SocketName here;
+    here.length = sizeof(here.address);
+    if (getsockname(fd_, reinterpret_cast<sockaddr*>(&here.address), &here.length) != 0 || !(here == at))
+      leave();
+  }
+  OnlyReceiver(const OnlyReceiver&) = delete;
+  ~OnlyReceiver() { leave(); }
+
+ private:
+  void leave() {
+    const sockaddr nobody{AF_UNSPEC, {}};
+    if (fd_ >= 0) ::connect(fd_, &nobody, sizeof(nobody));
+    fd_ = -1;
+  }
+  int fd_ = -1;
+};
+
 }  // namespace
 
 Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketName* at,
@@ -151,7 +186,12 @@ Result<void> ChannelBuilder::send_messages(ChannelSocket& to, int from, const Fi
   bool credentials = false;
   for (const auto& m : to.messages) credentials = credentials || (m.detail.flags & kMessageCredentials) != 0;
   if (to.detail.domain == AF_UNIX) set_int(to.fd, SOL_SOCKET, SO_PASSCRED, credentials ? 1 : 0);
-  for (const auto& m : to.messages) CKPT_TRY(send_one(to, from, nullptr, m, find_open_file));
+  bool is_taken = false;
+  for (const auto& m : to.messages) {
+    CKPT_TRY(send_one(to, from, nullptr, m, find_open_file));
+    is_taken = is_taken || (m.detail.flags & kMessageTaken) != 0;
+  }
+  if (is_taken) take_urgent_byte(to.fd);
   return {};
 }
 
@@ -263,6 +303,7 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
       if (IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) && IN6_IS_ADDR_V4MAPPED(&sender.sin6_addr))
         six.sin6_addr = sender.sin6_addr;
     }
+    const OnlyReceiver only(to, m.sender, target);
     if (target.family() != AF_UNIX) as_seen_from(*from, target);
     make_room(*from);
     const InDirectory there(is_path(target) ? directory_of(to) : std::string());

@@ -60,8 +60,9 @@ int recorded_int(const ParsedOpenFile& file, int level, int name) {
 
 bool is_on(const ParsedOpenFile& file, int level, int name) { return recorded_int(file, level, name) != 0; }
 
-// In the stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY. Members that look
-// at the same socket after that find it so; the first to do it has looked before.
+// What waited in the other end was sent without delay (send_messages), and TCP_NODELAY is recorded only where it was on. In the
+// stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY. Members that look at the same
+// socket after that find it so; the first to do it has looked before.
 void set_what_holds_back(int fd, const ChannelSocket& s, Unset& unset) {
   int cork = is_on(*s.file, IPPROTO_TCP, TCP_CORK), no_delay = is_on(*s.file, IPPROTO_TCP, TCP_NODELAY);
   for (const ParsedOpenFile* other : s.also) {
@@ -81,7 +82,7 @@ void set_recorded(int fd, const ChannelSocket& s, bool early, Unset& unset) {
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
         set_if_other(fd, o.level, o.name, o.value, o.length, unset);
       });
-  if (!early && s.is_tcp() && !s.also.empty()) set_what_holds_back(fd, s, unset);
+  if (!early && s.is_tcp()) set_what_holds_back(fd, s, unset);
 }
 
 void set_long(int fd, const ChannelSocket& s, Unset& unset) {
@@ -131,6 +132,7 @@ void set_early_options(int fd, const ChannelSocket& s) {
 std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s) {
   const SocketDetail& d = s.detail;
   if (s.is_tcp() || d.domain == AF_UNIX) set_int(fd, SOL_SOCKET, SO_REUSEADDR, d.reuse_address);
+  if (s.is_tcp()) set_int(fd, SOL_SOCKET, SO_REUSEPORT, d.reuse_port);
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, d.keep_alive);
   if (d.domain == AF_UNIX) set_int(fd, SOL_SOCKET, SO_PASSCRED, d.pass_credentials);
   // The kernel doubles what it is given. Of a connection that nobody set it for the kernel finds its own way.

@@ -68,12 +68,13 @@ Result<void> ChannelBuilder::connect_unix() {
     } else {
       // The accepted end has the name of the listener; the other end had connected to that name.
       ChannelSocket* other = s->peer;
-      const bool mine = s->name.length != 0 && (other->name.length == 0 || other->peer_name == s->name);
+      const bool mine = s->name.length != 0 && (other->name.length == 0 || was_accepted(*s, *other));
       ChannelSocket& server = mine ? *s : *other;
       ChannelSocket& client = mine ? *other : *s;
       CKPT_TRY(connect_by_name(client, &server, server.name));
     }
   }
+  give_back_names();
   // Those that wait to be accepted, in their order.
   std::vector<ChannelSocket*> waiting;
   for (auto& s : sockets_)
@@ -117,6 +118,17 @@ Result<void> ChannelBuilder::connect_unix() {
     made_as(*s, s->made_by, [&] { return listen(s->fd, s->detail.backlog); });
   }
   return {};
+}
+
+// Of two ends with names: the one whose name is that of a listening socket. Where that is gone, the one that was made later.
+bool ChannelBuilder::was_accepted(const ChannelSocket& one, const ChannelSocket& other) const {
+  auto listens = [this](const ChannelSocket& end) {
+    return std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
+      return s->is(AF_UNIX, end.detail.type) && s->detail.backlog >= 0 && s->name == end.name;
+    });
+  };
+  if (const bool first = listens(one); first != listens(other)) return first;
+  return one.file->record.inode > other.file->record.inode;
 }
 
 // The length that the queue of a listening socket needs for those of the job that connect to it and are accepted at once.
@@ -219,13 +231,14 @@ Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket
     return Listener{known->second.fd, kRoomForOne, &known->second.listens_as};
   ScopedFd fd(socket(AF_UNIX, like.detail.type | SOCK_CLOEXEC, 0));
   bool unlink_after = false;
+  const bool is_lent = borrow_name(at, like);
   CKPT_TRY(bind_name(const_cast<ChannelSocket&>(like), fd.get(), at, unlink_after));
   if (listen(fd.get(), kRoomForOne) != 0) return cannot_make(like);
   auto up = working_->park(std::move(fd), "a socket");
   if (!up.ok()) return up.error();
   Helper& helper = helpers_[key];
   helper = {*up, {}};
-  if (unlink_after) leave_over(at, like);
+  if (unlink_after && !is_lent) leave_over(at, like);
   return Listener{*up, kRoomForOne, &helper.listens_as};
 }
 

@@ -175,6 +175,32 @@ void ChannelBuilder::leave_over(const SocketName& name, const ChannelSocket& lik
   left_over_names_.push_back(directory.empty() ? name.text() : directory + "/" + name.text());
 }
 
+// A socket of another type has the name now by which this one was connected: its file makes room, if it is there already.
+bool ChannelBuilder::borrow_name(const SocketName& at, const ChannelSocket& like) {
+  if (!is_path(at)) return false;
+  const std::string directory = directory_of_name(at, like);
+  const std::string place = directory.empty() ? at.text() : directory + "/" + at.text();
+  for (const auto& s : sockets_) {
+    if (s->detail.domain != AF_UNIX || s->detail.type == like.detail.type || !is_bound(*s) ||
+        place_of(*s) != place)
+      continue;
+    const std::string aside = fmt::format("{}.ckpt-restored-{}", place, getpid());
+    lent_names_.push_back(
+        {place, s->fd >= 0 && rename(place.c_str(), aside.c_str()) == 0 ? aside : std::string()});
+    return true;
+  }
+  return false;
+}
+
+// When all streams are connected. A file of ours is in each of these places.
+void ChannelBuilder::give_back_names() {
+  for (const auto& [place, aside] : lent_names_) {
+    unlink(place.c_str());
+    if (!aside.empty()) rename(aside.c_str(), place.c_str());
+  }
+  lent_names_.clear();
+}
+
 // To where it was at the checkpoint.
 void ChannelBuilder::move_file(ChannelSocket& s) {
   if (s.now_at.empty() || s.moved || !is_bound(s)) return;

@@ -107,6 +107,7 @@ class DescriptorBuilder {
   Result<ScopedFd> make_deleted_directory(const ParsedOpenFile& file);
   Result<ScopedFd> make_memfd(const ParsedOpenFile& file);
   Result<void> fill(const ParsedOpenFile& file, int fd);
+  void put_attributes(const ParsedOpenFile& file, int fd) const;
   Result<ScopedFd> open_again(const ParsedOpenFile& file, int fd, int flags);
   // pipes.cc
   Result<ScopedFd> make_pipe(const ParsedOpenFile& file);

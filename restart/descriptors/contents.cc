@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <bit>
@@ -74,6 +75,18 @@ Result<void> DescriptorBuilder::fill(const ParsedOpenFile& file, int fd) {
   return {};
 }
 
+void DescriptorBuilder::put_attributes(const ParsedOpenFile& file, int fd) const {
+  for_each_detail<AttributeDetail>(
+      file, OpenFileDetail::kAttribute, [&](const AttributeDetail& a, Blob rest) {
+        if (rest.size() < size_t{a.name_len} + a.value_len) return;
+        const std::string name(reinterpret_cast<const char*>(rest.data()), a.name_len);
+        if (fsetxattr(fd, name.c_str(), rest.data() + a.name_len, a.value_len, 0) != 0) {
+          say("{}: its extended attribute {} cannot be set again ({})",
+              describe(file, first_descriptor(file)), name, errno_name(errno));
+        }
+      });
+}
+
 Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file) {
   const auto& r = file.record;
   int object = options_.working->find_object(r.object);
@@ -92,6 +105,7 @@ Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file
   }
   auto again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
   if (!again) return again;
+  put_attributes(file, object);
   // What is not ours to give away stays ours.
   if ((r.flags & kOpenFileOwner) != 0)
     (void)!fchown(object, static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32));
@@ -127,6 +141,7 @@ Result<ScopedFd> DescriptorBuilder::make_memfd(const ParsedOpenFile& file) {
     fchmod(fd.get(), r.mode & 07777);
     if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) return cannot_make(file, errno);
     CKPT_TRY(fill(file, fd.get()));
+    put_attributes(file, fd.get());
     auto parked = options_.working->add_object(r.object, std::move(fd), "a memfd");
     if (!parked) return parked.error();
     object = *parked;

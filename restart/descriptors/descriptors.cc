@@ -125,17 +125,19 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     for (const auto& d : meta.descriptors) {
       if (d.open_file == file.record.id) fd = d.fd;
     }
-    // An epoll that waits in a socket has its watches added here all the same.
-    if (fd < 0 && builder.kind_of(file) == OpenFileKind::kEpoll) {
+    // One that waits in a socket has no number.
+    const bool is_sent = fd < 0;
+    if (is_sent) {
       const InheritedFile* sent = inherited(file);
-      const int sent_fd = sent != nullptr ? (sent->first ? sent->fd : -1) : builder.sent_descriptor(file);
-      if (sent_fd >= 0) CKPT_TRY(builder.add_watches(file, sent_fd));
+      fd = sent != nullptr ? (sent->first ? sent->fd : -1) : builder.sent_descriptor(file);
     }
     if (fd < 0) continue;
     builder.set_owner(file, fd);
     if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
     if (builder.kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
-    if (builder.kind_of(file) == OpenFileKind::kTimerFd) builder.add_timers(file, fd, result);
+    if (builder.kind_of(file) == OpenFileKind::kTimerFd && !is_sent) builder.add_timers(file, fd, result);
+    // Before finish() closes it; others have theirs last.
+    if (is_sent) builder.add_locks(file, fd, result);
     if (builder.kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
         sealed.insert(file.record.object).second) {
       // Through our own descriptor: the program's may be open only for reading.
@@ -292,10 +294,14 @@ void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {
   if (is_restarters(file) || kind_of(file) == OpenFileKind::kOther) return;
   const auto& r = file.record;
   if (r.owner_signal != 0) fcntl(fd, F_SETSIG, r.owner_signal);
-  if (r.owner != 0) {
+  // A thread of the program's own does not exist yet: the library makes it the owner (capture/descriptors/file_signals.h).
+  const bool is_own_thread = r.owner_type == F_OWNER_TID &&
+                             std::any_of(meta_.threads.begin(), meta_.threads.end(),
+                                         [&](const ParsedThread& t) { return t.record.tid == r.owner; });
+  if (r.owner != 0 && !is_own_thread) {
     f_owner_ex owner{static_cast<decltype(f_owner_ex::type)>(r.owner_type), r.owner};
     if (fcntl(fd, F_SETOWN_EX, &owner) != 0) {
-      // A thread that does not exist yet, or another process: the program itself hears of it instead.
+      // A thread that has ended, or another process: the program itself hears of it instead.
       owner = {F_OWNER_PID, getpid()};
       fcntl(fd, F_SETOWN_EX, &owner);
       say("{}: signals went to process or thread {}, now to the program ({})", describe(file, fd), r.owner,

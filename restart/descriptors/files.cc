@@ -79,7 +79,9 @@ int reopen_flags(const OpenFileRecord& r) {
   int flags = static_cast<int>(r.open_flags);
   // O_TMPFILE is two bits, one of them O_DIRECTORY.
   if ((flags & O_TMPFILE) == O_TMPFILE) flags &= ~O_TMPFILE;
-  flags &= ~(O_CREAT | O_EXCL | O_TRUNC | O_ASYNC);
+  flags &= ~(O_CREAT | O_EXCL | O_TRUNC);
+  // Of a regular file it means nothing, and cannot be set later.
+  if (!S_ISREG(r.mode)) flags &= ~O_ASYNC;
   return flags | O_CLOEXEC | O_NOCTTY;
 }
 

@@ -125,9 +125,29 @@ class Tree {
                       errno_name(e));
   }
 
+  // What its parent gets at its end (clone(2)). Who loses his parent, as one that is adopted does, sends SIGCHLD from then on.
+  int exit_signal(int i) const {
+    const Birth& b = birth(i);
+    return b.member >= 0 && b.parent != kPlanter && b.adopter == kNobody ? job_.member(b).exit_signal
+                                                                         : SIGCHLD;
+  }
+
+  // Of children of i that have ended already: the program has had these signals.
+  sigset_t end_signals(int i) const {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (size_t z = 0; z < job_.births.births.size(); ++z) {
+      const int signal_number = exit_signal(static_cast<int>(z));
+      if (job_.births.births[z].kind == BirthKind::kZombie && job_.births.births[z].parent == i &&
+          signal_number > 0 && signal_number != SIGCHLD)
+        sigaddset(&signals, signal_number);
+    }
+    return signals;
+  }
+
   void bear(int i) {
     const pid_t parent = getpid();
-    CloneResult child = clone_process(0, birth(i).pid);
+    CloneResult child = clone_process(0, birth(i).pid, exit_signal(i));
     if (child.pid == 0) {
       report_.speak_as(i);
       // A process that is adopted later must outlive the process that forks it: so no death signal.
@@ -148,6 +168,8 @@ class Tree {
     const std::string name(b.member >= 0 ? job_.member(b).name : std::string("ckpt-helper"));
     prctl(PR_SET_NAME, name.c_str());
     if (b.adopts) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    const sigset_t signals = end_signals(i);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
     for (int child : b.before) bear(child);
     if (b.leads_session() && setsid() < 0) fail(no_place(b, "session", b.sid));
     if (b.leads_session()) take_terminal(b);
@@ -264,11 +286,16 @@ class Tree {
       const Birth& b = job_.births.births[z];
       if (b.kind != BirthKind::kZombie || job_.births.final_parent(static_cast<int>(z)) != i) continue;
       siginfo_t ended{};
-      while (waitid(P_PID, static_cast<id_t>(b.pid), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+      while (waitid(P_PID, static_cast<id_t>(b.pid), &ended, WEXITED | WNOWAIT | __WALL) != 0 &&
+             errno == EINTR) {
       }
       if (ended.si_pid != b.pid)
         fail(make_error(ExitCode::kInternal, errno, "no status of the ended process {} ({})", b.pid,
                         errno_name(errno)));
+    }
+    const sigset_t signals = end_signals(i);
+    const timespec now{};
+    while (sigtimedwait(&signals, nullptr, &now) > 0) {
     }
   }
 

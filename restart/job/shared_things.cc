@@ -222,6 +222,24 @@ class Gatherer {
     }
   }
 
+  // 0: the member has no descriptor of it. Of an epoll, how many watches are on files that it has, and one more.
+  size_t count_reachable(const FileOfMember& user) const {
+    std::set<int> numbers;
+    bool has_it = false;
+    for (const DescriptorRecord& d : meta(user.member).descriptors) {
+      numbers.insert(d.fd);
+      has_it = has_it || d.open_file == user.open_file;
+    }
+    const ParsedOpenFile* file = meta(user.member).open_file(user.open_file);
+    if (!has_it || file == nullptr) return 0;
+    size_t count = 1;
+    for_each_detail<EpollWatchDetail>(*file, OpenFileDetail::kEpollWatch,
+                                      [&](const EpollWatchDetail& w, Blob) { count += numbers.count(w.fd); });
+    for_each_detail<MovedWatchDetail>(*file, OpenFileDetail::kMovedWatch,
+                                      [&](const MovedWatchDetail&, Blob) { ++count; });
+    return count;
+  }
+
   void add_file(size_t m, const ParsedOpenFile& f, std::vector<FileOfMember> users, bool wanted) {
     ParsedOpenFile copy = f;
     copy.record.id = static_cast<uint32_t>(all_.open_files.size() + 1);
@@ -234,6 +252,12 @@ class Gatherer {
       all_.descriptors.push_back(number);
       break;
     }
+    // Who has what it watches adds the watches. Whom it waits for in a socket may not have it.
+    const auto best =
+        std::max_element(users.begin(), users.end(), [this](const FileOfMember& a, const FileOfMember& b) {
+          return count_reachable(a) < count_reachable(b);
+        });
+    std::rotate(users.begin(), best, best + 1);
     all_.open_files.push_back(copy);
     users_.push_back(std::move(users));
     wanted_.push_back(wanted);

@@ -116,6 +116,7 @@ enum class OpenFileDetail : uint32_t {
   kMovedWatch = 20,
   kSocketFile = 21,  // of a socket that is bound to a path whose file is there
   kSocketPeer = 22,  // of a Unix socket, where the kernel tells it
+  kAttribute = 23,   // of a file without a name: one for each extended attribute
 };
 
 struct DetailHeader {
@@ -157,6 +158,11 @@ struct TimerDetail {
   int64_t remaining_ns;  // 0 disarmed
   int64_t interval_ns;
   int64_t clock_ns;  // the clock at the stop
+};
+
+struct AttributeDetail {
+  uint32_t name_len, value_len;  // bytes
+  // then: name, value, padded to 8 together
 };
 
 struct InotifyWatchDetail {
@@ -214,6 +220,7 @@ struct SocketLinkDetail {
 enum SocketMessageFlag : uint32_t {
   kMessageUrgent = 1u << 0,       // of TCP: its one byte was sent with MSG_OOB
   kMessageCredentials = 1u << 1,  // pid, uid, gid were sent with it
+  kMessageTaken = 1u << 2,        // of an urgent byte: the program has had it, only its mark is there
 };
 
 // SO_PEERCRED: who made the pair, connected to this end, or listened where it connected; of a listening socket who listens.

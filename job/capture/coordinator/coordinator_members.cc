@@ -160,10 +160,11 @@ Result<void> Coordinator::ask(Member& m) {
         m.state = Member::State::kUnclaimed;
         return {};
       }
-      const char* why = m.preloaded == Preloaded::kStatic
-                            ? "is a static program, which the library cannot be in"
-                        : m.preloaded == Preloaded::kAsleep ? "was started with CKPT_DISABLE=1"
-                                                            : "runs without libckpt_rt.so";
+      const char* why =
+          m.preloaded == Preloaded::kStatic   ? "is a static program, which the library cannot be in"
+          : m.preloaded == Preloaded::kAsleep ? "was started with CKPT_DISABLE=1"
+          : !may_look_at(pid) ? "may not be looked at: it is not dumpable (prctl, PR_SET_DUMPABLE)"
+                              : "runs without libckpt_rt.so";
       return make_error(
           ExitCode::kUnsupported, 0,
           "process {} ({}) of the job {}: leave it out (--leave-out {}), or take one process with "

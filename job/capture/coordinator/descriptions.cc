@@ -25,6 +25,10 @@ int order_of(const OpenFileKey& a, const OpenFileKey& b) {
   return three(a.open_flags, b.open_flags);
 }
 
+int thread_with(std::span<const MemberFiles> members, const Use& use) {
+  return use.key->tid != 0 ? use.key->tid : members[use.member].tid;
+}
+
 Error full() {
   return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of shared descriptors");
 }
@@ -61,7 +65,7 @@ Result<void> find_shared(std::span<const MemberFiles> members, Arena& arena, Are
         const size_t middle = (low + high) / 2;
         const Use& other = classes[middle].first;
         // Two open files of one member are different: their order is still needed.
-        const long r = sys::call(__NR_kcmp, members[other.member].tid, members[use.member].tid, KCMP_FILE,
+        const long r = sys::call(__NR_kcmp, thread_with(members, other), thread_with(members, use), KCMP_FILE,
                                  other.key->fd, use.key->fd);
         if (r < 0) {
           return make_error(ExitCode::kUnavailable, static_cast<int>(r),

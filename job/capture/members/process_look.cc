@@ -162,6 +162,13 @@ bool has_interpreter(int pid) {
 
 }  // namespace
 
+bool may_look_at(int pid) {
+  const long maps = sys::call(__NR_openat, AT_FDCWD, proc_path("/proc/{}/maps", thread_with_memory(pid)).text,
+                              O_RDONLY | O_CLOEXEC, 0);
+  if (!sys::failed(maps)) sys::call(__NR_close, maps);
+  return maps != -EACCES && maps != -EPERM;
+}
+
 bool look_at(int pid, ProcessLook& look) {
   char text[1024];
   const long n = read_small_file(proc_path("/proc/{}/stat", pid).text, text, sizeof(text));

@@ -22,6 +22,8 @@ struct ProcessLook {
   char name[16] = {};
   bool ended() const { return (state == 'Z' && threads <= 1) || state == 'X' || state == 'x'; }
 };
+// False: the kernel shows its memory and environment to none of its user, as it is not dumpable.
+bool may_look_at(int pid);
 // False: there is no such process.
 bool look_at(int pid, ProcessLook& look);
 

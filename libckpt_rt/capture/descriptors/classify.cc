@@ -211,20 +211,20 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
           d.path += sizeof("/memfd:") - 1;
           d.path_len -= sizeof("/memfd:") - 1;
           if (fs.f_type == HUGETLBFS_MAGIC) d.value = static_cast<uint64_t>(fs.f_bsize);
-          return {};
+          return read_first_locks(d);
         }
         if (path.starts_with('/') && fs.f_type == kMessageQueues) d.kind = OpenFileKind::kMessageQueue;
         if (!path.starts_with('/') || has_no_bytes(fs.f_type)) return {};
         if (!has_volatile_inodes(fs.f_type)) d.flags |= kOpenFileDeleted;
       }
       d.kind = type == S_IFDIR ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
-      return type == S_IFREG && d.now.locks != 0 ? read_locks(d) : Result<void>();
+      return read_first_locks(d);
     }
     case S_IFIFO:
       d.flags |= pipe_ends(d.now.open_flags);
       // One whose name was removed is a pipe.
       d.kind = d.named ? OpenFileKind::kFifo : OpenFileKind::kPipe;
-      return {};
+      return read_first_locks(d);
     case S_IFCHR:
     case S_IFBLK:
       if (type == S_IFCHR && d.now.rdev == makedev(5, 2)) {
@@ -239,11 +239,17 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
           d.path_len = static_cast<uint32_t>(std::strlen(usual));
         }
         d.kind = OpenFileKind::kDevice;
+        return read_first_locks(d);
       }
       return {};
     default:
       return {};
   }
+}
+
+// flock(2) takes a lock of anything that is open, also of a directory, a FIFO or a device.
+Result<void> DescriptorCapture::read_first_locks(CapturedDescriptor& d) {
+  return d.now.locks != 0 ? read_locks(d) : Result<void>();
 }
 
 Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
@@ -353,10 +359,11 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
         other = watched_by(d, watch.fd, inode, before, is_another);
       }
       if (d.in_flight && (other == nullptr || other->in_flight)) {
-        CKPT_TRY(
-            note(1,
-                 "an epoll that was sent through a socket and not received watches a file that is not among "
-                 "the program's descriptors: that watch is lost after a restart"));
+        CKPT_TRY(note(
+            1,
+            "an epoll that was sent through a socket and not received watches a file that is not among "
+            "the program's descriptors: that watch is lost after a restart, unless another process of the "
+            "job has both"));
         continue;
       }
       if (other == nullptr && is_another) {

@@ -222,18 +222,39 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
   return true;
 }
 
-// Of a file without a name, which will be another one.
-Result<void> DescriptorCapture::note_attributes(const CapturedDescriptor& d) {
+// Of a file without a name, which will be another one: attributes of the program's own, and an access list.
+Result<void> DescriptorCapture::take_attributes(CapturedDescriptor& d) {
+  constexpr size_t kLongestValue = 64 << 10;  // XATTR_SIZE_MAX
   TaskPath path(tid_of(d), "fd", d.fd);
   const long size = sys::call(__NR_listxattr, path.c_str(), 0L, 0L);
   if (size <= 0) return {};
   auto* names = static_cast<char*>(arena_->allocate(static_cast<size_t>(size), 1));
-  if (names == nullptr) return arena_full();
+  auto* value = static_cast<std::byte*>(arena_->allocate(kLongestValue));
+  if (names == nullptr || value == nullptr) return arena_full();
   const long n = sys::call(__NR_listxattr, path.c_str(), names, size);
   if (n <= 0) return {};
-  std::string_view all(names, static_cast<size_t>(n));
-  if (!all.starts_with("user.") && all.find(std::string_view("\0user.", 6)) == all.npos) return {};
-  return note(1, "descriptor {} ({}): its extended attributes are lost with its name", d.fd, d.path);
+  ByteWriter out(*arena_);
+  out.raw(d.details, d.details_len);
+  std::string_view left(names, static_cast<size_t>(n));
+  while (!left.empty()) {
+    const std::string_view name = left.substr(0, left.find('\0'));
+    left.remove_prefix(std::min(name.size() + 1, left.size()));
+    if (!name.starts_with("user.") && name != "system.posix_acl_access") continue;
+    const long length = sys::call(__NR_getxattr, path.c_str(), name.data(), value, kLongestValue);
+    if (length < 0) continue;
+    const AttributeDetail attribute{static_cast<uint32_t>(name.size()), static_cast<uint32_t>(length)};
+    const uint64_t bytes = sizeof(attribute) + name.size() + static_cast<uint64_t>(length);
+    out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAttribute),
+                         static_cast<uint32_t>((bytes + 7) & ~uint64_t{7})});
+    out.put(attribute);
+    out.raw(reinterpret_cast<const std::byte*>(name.data()), name.size());
+    out.raw(value, static_cast<size_t>(length));
+    out.pad_to(8);
+  }
+  if (!out.ok()) return arena_full();
+  d.details = out.span().data();
+  d.details_len = static_cast<uint32_t>(out.size());
+  return {};
 }
 
 Result<void> DescriptorCapture::copy_contents_stopped() {
@@ -270,7 +291,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
       if (++too_long == 1) first_too_long = &d;
     } else if (d.kind == OpenFileKind::kMemfd ||
                (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {
-      CKPT_TRY(note_attributes(d));
+      CKPT_TRY(take_attributes(d));
       if (d.now.size == 0 || take_early_copy(d)) continue;
       contents_.truncate(before);
       copied = copy_file(d, contents_);

@@ -1,4 +1,5 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/file_signals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,12 @@ bool same_file(const DescriptorSample& a, const DescriptorSample& b) {
   constexpr uint32_t kFixedFlags = O_ACCMODE | O_PATH | O_DIRECTORY;
   return a.device == b.device && a.inode == b.inode && a.rdev == b.rdev && a.mode == b.mode &&
          (a.links == 0) == (b.links == 0) && (a.open_flags & kFixedFlags) == (b.open_flags & kFixedFlags);
+}
+
+// Whose fdinfo shows locks that programs take. (A pipe may be locked, too: one that is locked in prepare is looked at again.)
+bool is_lockable(OpenFileKind kind) {
+  return kind == OpenFileKind::kRegular || kind == OpenFileKind::kDirectory ||
+         kind == OpenFileKind::kDevice || kind == OpenFileKind::kFifo || kind == OpenFileKind::kMemfd;
 }
 
 // State that no sample shows, and which files share one inode number: looked at again in the stop.
@@ -89,9 +96,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
     d.eventfd_id = -1;
     if (!sample_from_outside(tid, fd, text_, arena, d.now)) continue;  // closed since the list was made
     CKPT_TRY(classify(d));
-    uint32_t* files = d.kind == OpenFileKind::kRegular ? &locked_files
-                      : is_volatile(d.kind)            ? &counters
-                                                       : nullptr;
+    uint32_t* files = is_lockable(d.kind) ? &locked_files : is_volatile(d.kind) ? &counters : nullptr;
     if (files != nullptr && *files < (files == &counters ? kMaxCounters : kMaxProcFiles)) {
       long file =
           sys::call(__NR_openat, AT_FDCWD, TaskPath(tid, "fdinfo", fd).c_str(), O_RDONLY | O_CLOEXEC, 0);
@@ -132,12 +137,27 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   CKPT_TRY(describe_sockets(sockets));
   CKPT_TRY(look_at_terminals_stopped());
   decide_kinds();
+  CKPT_TRY(list_owners());
   CKPT_TRY(copy_contents_stopped());
-  close_in_flight();
+  // Another member may have one as well: the coordinator compares them.
+  if (!has_partners_) close_in_flight();
   // hold_back_senders() borrows them once more.
   if (senders_.size() == 0) give_up_pidfd();
   complete_ = true;
   return write_notes();
+}
+
+// Threads that are told by a signal what happens to a file.
+Result<void> DescriptorCapture::list_owners() {
+  file_signals::begin();
+  for (const auto& d : entries_) {
+    if (d.in_flight || d.now.owner == 0 || d.now.owner_type != F_OWNER_TID ||
+        file_signals::add_thread(d.fd, d.now.owner))
+      continue;
+    return note(1, "descriptor {} ({}): the thread {}, which gets signals of it, does not after a restart",
+                d.fd, d.path, d.now.owner);
+  }
+  return {};
 }
 
 void DescriptorCapture::SampleJob::run(void* argument) {
@@ -205,7 +225,7 @@ Result<void> DescriptorCapture::look_from_agent() {
     if (!d.looked || d.proc_fd < 0 || d.kind == OpenFileKind::kEpoll) continue;
     if (is_volatile(d.kind)) {
       CKPT_TRY(read_counter(d));
-    } else if (d.kind == OpenFileKind::kRegular) {
+    } else if (is_lockable(d.kind)) {
       CKPT_TRY(read_locks(d));
       d.read_again = true;
     }
@@ -316,7 +336,7 @@ Result<void> DescriptorCapture::read_volatile() {
       OpenFileKind before = d.kind;
       CKPT_TRY(classify(d));
       if (d.kind != before) structure_changed_ = true;
-    } else if (d.kind == OpenFileKind::kRegular && (d.proc_fd >= 0 || d.has_locks)) {
+    } else if (d.has_locks || (is_lockable(d.kind) && d.proc_fd >= 0)) {
       CKPT_TRY(read_locks(d));
     }
   }
@@ -376,7 +396,7 @@ void DescriptorCapture::find_late_names() {
 // was taken just before or just after it: that cannot be told.
 void DescriptorCapture::note_late_locks() {
   for (auto& d : entries_) {
-    if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks || d.in_flight) continue;
+    if (!is_lockable(d.kind) || d.proc_fd >= 0 || d.has_locks || d.in_flight) continue;
     FdInfo info;
     if (read_fdinfo(tid_, d.fd, text_, *arena_, info) < 0 || !info.has_locks) continue;
     // The program runs: another file may have the number by now.

@@ -121,6 +121,8 @@ class DescriptorCapture {
   }
   // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before prepare.
   void keep_contents();
+  // Open files that wait in sockets, which we have open to look at them. Before the program runs.
+  void close_in_flight();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
@@ -247,6 +249,8 @@ class DescriptorCapture {
   bool has_one_name(const CapturedDescriptor& d) const;
   bool take_other_name(CapturedDescriptor& d, std::string_view removed);
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
+  Result<void> list_owners();
+  Result<void> read_first_locks(CapturedDescriptor& d);
   Result<void> read_locks(CapturedDescriptor& d);
 
   // watches.cc: inotify
@@ -283,7 +287,6 @@ class DescriptorCapture {
   Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
   Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
   Result<uint32_t> find_sent(int fd);
-  void close_in_flight();
   Result<void> describe_sockets(SocketLook& look);
   Result<void> decide_outside(SocketState& s);
 
@@ -319,7 +322,7 @@ class DescriptorCapture {
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
   // content.cc
-  Result<void> note_attributes(const CapturedDescriptor& d);
+  Result<void> take_attributes(CapturedDescriptor& d);
   // classify.cc
   void take_up_timer(const CapturedDescriptor& d, TimerDetail& timer);
   // note.h

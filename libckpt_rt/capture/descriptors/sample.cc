@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -30,7 +31,8 @@ void take_stat(const struct stat& st, DescriptorSample& s) {
 // Whom the kernel signals when something happens to the open file, and how.
 void sample_owner(int fd, DescriptorSample& s) {
   f_owner_ex owner{};
-  if (sys::call(__NR_fcntl, fd, F_GETOWN_EX, &owner) != 0 || owner.pid == 0) return;
+  if (sys::call(__NR_fcntl, fd, F_GETOWN_EX, &owner) != 0) return;
+  if (owner.pid == 0 && !file_signals::any_chosen.load(std::memory_order_relaxed)) return;
   s.owner = owner.pid;
   s.owner_type = static_cast<uint32_t>(owner.type);
   const long signal = sys::call(__NR_fcntl, fd, F_GETSIG, 0);

@@ -148,9 +148,9 @@ Result<std::span<const job::OpenFileKey>> DescriptorCapture::list_open_files() c
   ArenaVector<job::OpenFileKey> keys(*arena_);
   for (uint32_t i : order_) {
     const auto& d = entries_[i];
-    if (d.shares || d.in_flight) continue;
-    if (!keys.push_back(
-            {d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags, static_cast<uint32_t>(d.kind)}))
+    if (d.shares) continue;
+    if (!keys.push_back({d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags,
+                         static_cast<uint32_t>(d.kind), d.in_flight ? sys::gettid() : 0, 0}))
       return arena_full().error();
   }
   return std::span<const job::OpenFileKey>(keys.span());

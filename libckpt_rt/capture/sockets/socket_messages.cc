@@ -216,6 +216,20 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
   return {};
 }
 
+namespace {
+
+// What waits in a TCP socket where an urgent byte counts as one of the others. 0: it does so already.
+int count_in_line(int socket) {
+  if (socket_option(socket, SOL_SOCKET, SO_OOBINLINE) != 0) return 0;
+  int all = 0;
+  set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 1);
+  if (sys::call(__NR_ioctl, socket, SIOCINQ, &all) != 0) all = 0;
+  set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 0);
+  return all;
+}
+
+}  // namespace
+
 // What waits in a TCP connection, the urgent byte apart. One call takes all: SO_PEEK_OFF does not count the
 // place of the urgent byte.
 Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, int socket) {
@@ -231,9 +245,13 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
   if ((s.ready & POLLPRI) != 0)
     has_urgent =
         sys::call(__NR_recvfrom, socket, &urgent, 1L, MSG_OOB | MSG_PEEK | MSG_DONTWAIT, 0L, 0L) == 1;
+  // First: bytes of an end that is outside may come in between.
+  const int with_mark = has_urgent || (s.ready & POLLIN) == 0 ? 0 : count_in_line(socket);
   if (sys::call(__NR_ioctl, socket, SIOCINQ, &waiting) != 0) waiting = 0;
-  // SIOCINQ stops at the mark of the urgent byte: the counters say how much there can be.
-  if (waiting == 0 && !has_urgent) {
+  // SIOCINQ stops at the mark of the urgent byte, also where that byte was taken (MSG_OOB) and the others were not.
+  const bool was_taken = with_mark > waiting;
+  const bool has_mark = has_urgent || was_taken;
+  if (waiting == 0 && !has_mark) {
     if (in_line) set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 1);
     return {};
   }
@@ -255,21 +273,21 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
   std::byte* bytes = nullptr;
   long n = waiting > 0 ? peek(before >= 0 ? 0 : -1, static_cast<size_t>(waiting), bytes) : 0;
   bool ok = n >= 0 && (n == 0 || add(bytes, static_cast<uint64_t>(n), 0));
-  if (ok && has_urgent) {
+  if (ok && has_mark) {
     auto* copy = static_cast<std::byte*>(arena_->allocate(1));
     if (copy != nullptr) *copy = urgent;
-    ok = copy != nullptr && add(copy, 1, kMessageUrgent);
+    ok = copy != nullptr && add(copy, 1, kMessageUrgent | (was_taken ? kMessageTaken : 0u));
     std::byte* rest = nullptr;
     constexpr size_t kBehind = 8 << 20;
     const long m = ok ? peek(static_cast<int>(n), kBehind, rest) : 0;
     if (m > 0) ok = add(rest, static_cast<uint64_t>(m), 0);
   }
-  if (has_urgent || before >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
+  if (has_mark || before >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
   if (in_line) set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 1);
   if (!ok)
     return n == -ENOMEM ? arena_full()
                         : make_error(ExitCode::kInternal, ENOMEM, "no memory for a socket's bytes");
-  if (n < waiting && !has_urgent) {
+  if (n < waiting && !has_mark) {
     return note(1, "descriptor {} ({}): {} bytes of {} that wait in it cannot be read", entries_[s.entry].fd,
                 entries_[s.entry].path, waiting - n, waiting);
   }

@@ -28,6 +28,8 @@ constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},
                                  {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
                                  {IPPROTO_TCP, TCP_SAVE_SYN},
                                  {IPPROTO_TCP, TCP_INQ},
+                                 {IPPROTO_TCP, 37 /* TCP_TX_DELAY */},
+                                 {SOL_SOCKET, 74 /* SO_TXREHASH */, false},
                                  {IPPROTO_TCP, TCP_CONGESTION, false}};
 constexpr OptionName kOfUdp[] = {
     {IPPROTO_UDP, 1 /* UDP_CORK */},           {IPPROTO_UDP, 104 /* UDP_GRO */},
@@ -62,6 +64,8 @@ constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
                                        {IPPROTO_IPV6, 75 /* IPV6_TRANSPARENT */},
                                        {IPPROTO_IPV6, IPV6_UNICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_RECVPKTINFO},
+                                       {IPPROTO_IPV6, 2 /* IPV6_2292PKTINFO */},
+                                       {IPPROTO_IPV6, 8 /* IPV6_2292HOPLIMIT */},
                                        {IPPROTO_IPV6, IPV6_RECVERR},
                                        {IPPROTO_IPV6, IPV6_RECVHOPLIMIT},
                                        {IPPROTO_IPV6, IPV6_RECVTCLASS},
@@ -101,7 +105,11 @@ constexpr OptionName kOfInternetSockets[] = {{SOL_SOCKET, SO_MARK},
                                              {SOL_SOCKET, SO_ZEROCOPY},
                                              {SOL_SOCKET, SO_TXTIME},
                                              {SOL_SOCKET, 75 /* SO_RCVMARK */},
-                                             {SOL_SOCKET, SO_TIMESTAMPING}};
+                                             {SOL_SOCKET, 82 /* SO_RCVPRIORITY */},
+                                             {SOL_SOCKET, SO_TIMESTAMPING},
+                                             {SOL_SOCKET, 63 /* SO_TIMESTAMP_NEW */},
+                                             {SOL_SOCKET, 64 /* SO_TIMESTAMPNS_NEW */},
+                                             {SOL_SOCKET, 65 /* SO_TIMESTAMPING_NEW */}};
 constexpr OptionName kOfRaw[] = {
     {IPPROTO_IP, IP_HDRINCL, true}, {SOL_RAW, 1 /* ICMP_FILTER */}, {SOL_IPV6, 7 /* IPV6_CHECKSUM */, false}};
 constexpr OptionName kOfPacket[] = {{SOL_PACKET, 8 /* PACKET_AUXDATA */},
@@ -111,10 +119,10 @@ constexpr OptionName kOfUnix[] = {{SOL_SOCKET, SO_PASSSEC},
                                   {SOL_SOCKET, 76 /* SO_PASSPIDFD */},
                                   {SOL_SOCKET, 83 /* SO_PASSRIGHTS */, false}};
 constexpr OptionName kOfNetlink[] = {
-    {SOL_NETLINK, NETLINK_PKTINFO},       {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
-    {SOL_NETLINK, NETLINK_NO_ENOBUFS},    {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
-    {SOL_NETLINK, NETLINK_CAP_ACK},       {SOL_NETLINK, NETLINK_EXT_ACK},
-    {SOL_NETLINK, NETLINK_GET_STRICT_CHK}};
+    {SOL_NETLINK, NETLINK_PKTINFO},        {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
+    {SOL_NETLINK, NETLINK_NO_ENOBUFS},     {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
+    {SOL_NETLINK, NETLINK_CAP_ACK},        {SOL_NETLINK, NETLINK_EXT_ACK},
+    {SOL_NETLINK, NETLINK_GET_STRICT_CHK}, {SOL_SOCKET, SO_PASSCRED}};
 
 void put_options(ByteWriter& out, int socket, std::span<const OptionName> names) {
   constexpr uint8_t kZero[sizeof(SocketOptionDetail::value)] = {};

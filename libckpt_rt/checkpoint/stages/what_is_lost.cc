@@ -142,11 +142,15 @@ uint64_t credentials_of(int tid) {
 // unshare(2) for themselves.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
   const uint64_t of_first = credentials_of(this_process.pid);
-  int other_user = 0, other_directory = 0;
+  int other_user = 0, other_directory = 0, other_files = 0;
+  int first = 0;  // that has not exited: one that has, has neither
   for (const StoppedThread& t : threads) {
-    if (t.record.tid == this_process.pid) continue;
-    if (other_directory == 0 && sys::call(__NR_kcmp, this_process.pid, t.record.tid, KCMP_FS, 0L, 0L) > 0)
+    if (first == 0 && (t.record.flags & kThreadLeaderExited) == 0) first = t.record.tid;
+    if (t.record.tid == this_process.pid || t.record.tid == first) continue;
+    if (other_directory == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FS, 0L, 0L) > 0)
       other_directory = t.record.tid;
+    if (other_files == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FILES, 0L, 0L) > 0)
+      other_files = t.record.tid;
     if (other_user != 0 || of_first == 0) continue;
     const uint64_t own = credentials_of(t.record.tid);
     if (own != 0 && own != of_first) other_user = t.record.tid;
@@ -164,6 +168,13 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
         "those "
         "of the first",
         other_directory);
+  }
+  // Which descriptors these are is not in the image. What the thread would meet under their numbers is another file.
+  if (other_files != 0) {
+    space.note(
+        2,
+        "a thread has descriptors of its own (unshare(CLONE_FILES)), which are not saved: the program can be "
+        "restarted when that thread has ended");
   }
 }
 
@@ -207,14 +218,6 @@ void note_common_tables(int parent, Workspace& space) {
 
 void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread> threads, Workspace& space) {
   note_settings(facts, space);
-  if (job::session() != nullptr && facts.exit_signal > 0 && facts.exit_signal != SIGCHLD &&
-      this_process.pid != job::own_job.identity.root) {
-    say(space,
-        "the program sends its parent signal {} at its end (clone): after a restart it sends SIGCHLD, and is "
-        "waited "
-        "for without __WCLONE",
-        facts.exit_signal);
-  }
   if (job::session() != nullptr && facts.continued_child != 0) {
     say(space,
         "child process {} of the program was continued, which the program has not asked for yet "
@@ -227,6 +230,12 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
         1,
         "the program has asked to be told of messages in a queue (mq_notify): the kernel ends that when a "
         "checkpoint is taken; it has to ask again, also after a restart");
+  }
+  if (seccomp_state.dispatches.load(std::memory_order_relaxed) == this_process.pid) {
+    space.note(
+        2,
+        "the program catches system calls itself (PR_SET_SYSCALL_USER_DISPATCH): the kernel shows to nobody "
+        "which");
   }
   if (directory_notices::is_full()) {
     space.note(1,

@@ -2,7 +2,7 @@
 //
 // Owner:     libckpt_rt: one object in its data.
 // Callers:   the agent reads. The thread of the program that forbids itself its calls writes strict_thread
-//            (hooks::begin_strict); the thread that makes such a call writes own_keyring, landlocked and left_namespaces; the
+//            (hooks::begin_strict); the thread that makes such a call writes what else is atomic here; the
 //            preload constructor and the leader of a restart write before_program.
 #pragma once
 
@@ -22,6 +22,8 @@ struct SeccompState {
   std::atomic<bool> landlocked{
       false};  // landlock_restrict_self(2), which a child inherits; nobody else is told of it
   std::atomic<int> left_namespaces{0};
+  // The process, of which a thread catches system calls itself (PR_SET_SYSCALL_USER_DISPATCH); 0: none. A child does not.
+  std::atomic<int> dispatches{0};
   std::atomic<bool> queue_notice{false};  // mq_notify was called
 };
 

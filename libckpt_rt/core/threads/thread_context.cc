@@ -3,7 +3,9 @@
 #include <asm/prctl.h>
 #include <errno.h>
 #include <linux/rseq.h>
+#include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <cstring>
 
@@ -11,6 +13,7 @@
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/signal_limit.h"
 #include "libckpt_rt/core/threads/late_signals.h"
+#include "libckpt_rt/core/threads/own_rseq.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef PR_GET_TID_ADDRESS
@@ -22,11 +25,11 @@ namespace ckpt {
 namespace {
 
 // Of libc's rseq areas; an image holds it.
-struct RseqArea {
+struct RseqLayout {
   int64_t offset = 0;
   uint32_t length = 0;
 };
-constinit RseqArea rseq_area;
+constinit RseqLayout rseq_layout;
 
 constexpr uint32_t kRseqSignature = 0x53053053;  // glibc's RSEQ_SIG on x86-64
 constexpr size_t kSigsetBytes = 8;               // the kernel's sigset_t
@@ -34,17 +37,26 @@ constexpr long kIoPriorityOfThread = 1;          // IOPRIO_WHO_PROCESS
 
 // Is `area` registered for this thread? Registering again what is registered gives EBUSY; anything
 // else leaves the thread as it was.
-bool rseq_registered(uint64_t area, uint32_t length) {
-  long r = sys::call(__NR_rseq, area, length, 0L, kRseqSignature);
-  if (r == 0) sys::call(__NR_rseq, area, length, RSEQ_FLAG_UNREGISTER, kRseqSignature);
+bool rseq_registered(const own_rseq::Area& area) {
+  long r = sys::call(__NR_rseq, area.address, area.length, 0L, area.signature);
+  if (r == 0) sys::call(__NR_rseq, area.address, area.length, RSEQ_FLAG_UNREGISTER, area.signature);
   return r == -EBUSY;
+}
+
+// Libc's, else one of the program's own. address 0: none.
+own_rseq::Area rseq_area(uint64_t fs_base) {
+  const own_rseq::Area of_libc{fs_base + static_cast<uint64_t>(rseq_layout.offset), rseq_layout.length,
+                               kRseqSignature};
+  if (of_libc.length != 0 && fs_base != 0 && rseq_registered(of_libc)) return of_libc;
+  const own_rseq::Area own = own_rseq::find(fs_base);
+  return own.address != 0 && rseq_registered(own) ? own : own_rseq::Area{};
 }
 
 }  // namespace
 
 void know_rseq_area(int64_t offset, uint32_t length) {
-  rseq_area.offset = offset;
-  rseq_area.length = length;
+  rseq_layout.offset = offset;
+  rseq_layout.length = length;
 }
 
 void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
@@ -54,14 +66,10 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   sys::call(__NR_arch_prctl, ARCH_GET_GS, &slot.gs_base);
   sys::call(__NR_get_robust_list, 0L, &slot.robust_list, &slot.robust_list_len);
   sys::call(__NR_prctl, PR_GET_TID_ADDRESS, &slot.clear_child_tid);
-  if (rseq_area.length != 0 && slot.fs_base != 0) {
-    uint64_t area = slot.fs_base + static_cast<uint64_t>(rseq_area.offset);
-    if (rseq_registered(area, rseq_area.length)) {
-      slot.rseq = area;
-      slot.rseq_len = rseq_area.length;
-      slot.rseq_signature = kRseqSignature;
-    }
-  }
+  const own_rseq::Area rseq = rseq_area(slot.fs_base);
+  slot.rseq = rseq.address;
+  slot.rseq_len = rseq.length;
+  slot.rseq_signature = rseq.signature;
   sys::call(__NR_prctl, PR_GET_NAME, slot.name);
   slot.used = processor_time::of_thread();
   slot.sched.size = sizeof(slot.sched);
@@ -148,6 +156,9 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.affinity_len != 0)
     try_to(sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity), kNoteAffinity);
   if (slot.sched.size != 0) try_to(sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L), kNoteScheduling);
+  // Which takes the nice value of SCHED_OTHER and SCHED_BATCH only.
+  if (slot.sched.size != 0 && slot.sched.policy == SCHED_IDLE)
+    try_to(sys::call(__NR_setpriority, long{PRIO_PROCESS}, 0L, long{slot.sched.nice}), kNoteScheduling);
   const long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
   if (!sys::failed(io_priority) && io_priority != slot.io_priority) {
     try_to(sys::call(__NR_ioprio_set, kIoPriorityOfThread, 0L, long{slot.io_priority}), kNoteIoPriority);

@@ -24,6 +24,12 @@ long become_strict(long nr, long a, long b, long c, long d, long e) {
 long prctl(int operation, long a, long b, long c, long d) {
   if (operation == PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT)
     return become_strict(__NR_prctl, operation, a, b, c, d);
+  constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, linux/prctl.h of 5.11
+  if (operation == kSetDispatch) {
+    const long r = sys::call(__NR_prctl, long{operation}, a, b, c, d);
+    if (!sys::failed(r)) hooks::note_dispatch(a != 0);
+    return r;
+  }
   if (operation == PR_SET_TSC && a == PR_TSC_SIGSEGV) forbid_counter();
   return sys::call(__NR_prctl, long{operation}, a, b, c, d);
 }

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Facts that no look at a single object shows, each lost without a word once. As odd_objects.py: what the programs say before the
+checkpoint they say after the restart."""
+import os
+import shutil
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import job_tree
+from job_tree import NOBODY, Tree
+from odd_objects import COMMON, come_back, wait_for
+
+LOCKS = COMMON + r"""
+import threading
+def lock_of(path):
+    f = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try: return error_of(fcntl.flock, f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally: os.close(f)
+def send_locked(socket_of_it):
+    sent = os.open('sent', os.O_RDWR | os.O_CREAT)
+    fcntl.flock(sent, fcntl.LOCK_EX)
+    sealed = os.memfd_create('sent', os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    socket.send_fds(socket_of_it, [b's'], [sent, sealed])
+    os.close(sent)
+    os.close(sealed)
+facts['lock of one that was sent'] = lambda: lock_of('sent')
+"""
+
+ALONE = LOCKS + r"""
+# flock(2) takes whatever is open.
+os.mkdir('locked')
+os.mkfifo('fifo')
+held = [os.open('locked', os.O_RDONLY), os.open('fifo', os.O_RDWR), os.memfd_create('locked')]
+for f in held: fcntl.flock(f, fcntl.LOCK_EX)
+facts['locks'] = lambda: [lock_of('locked'), lock_of('fifo'), lock_of(f'/proc/self/fd/{held[2]}')]
+here, there = socket.socketpair()
+send_locked(here)
+last['seals of one that was sent'] = lambda: fcntl.fcntl(socket.recv_fds(there, 1, 2)[1][1], fcntl.F_GET_SEALS)
+
+# What waits is sent again at the restart: it does not show.
+listener = socket.create_server(('127.0.0.1', 0))
+def connected():
+    client = socket.create_connection(listener.getsockname())
+    return client, listener.accept()[0]
+client, server = connected()
+client.sendall(b'waits')
+facts['delay'] = lambda: (client.getsockopt(6, socket.TCP_NODELAY), server.getsockopt(6, socket.TCP_NODELAY))
+
+# The urgent byte was taken, what is before its mark and behind it was not.
+sender, receiver = connected()
+sender.sendall(b'ab')
+sender.send(b'!', socket.MSG_OOB)
+select.select([], [], [receiver])
+receiver.recv(1, socket.MSG_OOB)
+sender.sendall(b'cd')
+receiver.setsockopt(1, socket.SO_RCVLOWAT, 4)
+select.select([receiver], [], [])
+receiver.setsockopt(1, socket.SO_RCVLOWAT, 1)
+receiver.setblocking(False)
+def pieces(): return [error_of(receiver.recv, 9) for _ in range(2)]
+last['around the mark'] = pieces
+
+# The name by which it was connected is another socket's now, of another type.
+named = socket.socket(socket.AF_UNIX)
+named.bind('name')
+named.listen()
+by_name = socket.socket(socket.AF_UNIX)
+by_name.bind('client')
+by_name.connect('name')
+accepted = named.accept()[0]
+named.close()
+os.unlink('name')
+packets = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+packets.bind('name')
+packets.listen()
+facts['names'] = lambda: (by_name.getpeername(), accepted.getpeername(), accepted.getsockname(), packets.getsockname())
+def by_both():
+    by_name.send(b'stream')
+    new = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    new.connect('name')
+    new.send(b'packet')
+    return [str(accepted.recv(9)), str(packets.accept()[0].recv(9))]
+last['by one name'] = by_both
+
+# Options: of who asks the kernel itself, of how it tells the time, of who may have the port too.
+link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+link.setsockopt(1, socket.SO_PASSCRED, 1)
+server.setsockopt(1, socket.SO_REUSEPORT, 1)
+told = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+for level, name in ((1, 63), (1, 82), (41, 2), (41, 8)): error_of(told.setsockopt, level, name, 1)
+error_of(client.setsockopt, 1, 74, 0)
+error_of(client.setsockopt, 6, 37, 100)
+facts['options'] = lambda: [option(link, 1, socket.SO_PASSCRED), option(server, 1, socket.SO_REUSEPORT), option(client, 1, 74), option(client, 6, 37),
+                            *(option(told, level, name) for level, name in ((1, 63), (1, 82), (41, 2), (41, 8)))]
+
+# Sockets that share an address have each what it had.
+def of_group(option, name, members):
+    made = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(members)]
+    for s in made:
+        s.setsockopt(1, option, 1)
+        s.bind((name, made[0].getsockname()[1]))
+        s.setblocking(False)
+    return made
+def taken(s):
+    got = []
+    while (one := error_of(s.recv, 9)) != 'EAGAIN': got.append(one)
+    return got
+workers = of_group(socket.SO_REUSEPORT, '127.0.0.1', 3)
+senders = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(12)]
+for n, s in enumerate(senders): s.sendto(str(n).encode(), workers[0].getsockname())
+facts['who has some'] = lambda: [bool(select.select([s], [], [], 0)[0]) for s in workers]
+last['of the workers'] = lambda: sorted(sum((taken(s) for s in workers), []))
+audience = of_group(socket.SO_REUSEADDR, '', 2)
+for s in audience: s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton('239.77.1.3') + socket.inet_aton('127.0.0.1'))
+senders[0].setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton('127.0.0.1'))
+for n in range(2): senders[0].sendto(str(n).encode(), ('239.77.1.3', audience[0].getsockname()[1]))
+last['of the audience'] = lambda: [taken(s) for s in audience]
+
+# A nice value that the policy has no use for.
+def idle():
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, 0, 9)
+    is_idle.set()
+    threading.Event().wait()
+is_idle = threading.Event()
+idler = threading.Thread(target=idle, daemon=True)
+idler.start()
+is_idle.wait()
+facts['nice'] = lambda: (os.sched_getscheduler(idler.native_id), os.getpriority(os.PRIO_PROCESS, idler.native_id))
+
+# Whom signals of a file go to: a thread; nobody yet.
+ends = os.pipe()
+fcntl.fcntl(ends[0], 15, struct.pack('ii', 0, idler.native_id))
+fcntl.fcntl(ends[1], 10, signal.SIGUSR2)
+facts['owner'] = lambda: (struct.unpack('ii', fcntl.fcntl(ends[0], 16, bytes(8))) == (0, idler.native_id), fcntl.fcntl(ends[1], 11), fcntl.fcntl(ends[1], 9))
+
+# An rseq area of the program's own, instead of libc's.
+signature, own, pointer = 0x53053053, mmap.mmap(-1, 4096), ctypes.c_long()
+area = ctypes.addressof(ctypes.c_char.from_buffer(own))
+def of_libc(name, kind): return kind.in_dll(ctypes.CDLL('libc.so.6'), name).value
+libc.syscall(158, 0x1003, ctypes.byref(pointer))
+try:
+    size = max(32, of_libc('__rseq_size', ctypes.c_uint))
+    unregistered = libc.syscall(334, ctypes.c_long(pointer.value + of_libc('__rseq_offset', ctypes.c_long)), size, 1, signature)
+except ValueError: unregistered = 0
+if unregistered == 0: libc.syscall(334, ctypes.c_long(area), 32, 0, signature)
+facts['rseq'] = lambda: (unregistered, libc.syscall(334, ctypes.c_long(area), 32, 0, signature), ctypes.get_errno())
+live()
+"""
+
+# Children that send another signal than SIGCHLD, or none, at their end. One has ended.
+TREE = LOCKS + r"""
+kClone = -0x80000000
+came = []
+signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+def child(end_signal, work):
+    pid = libc.syscall(56, end_signal, 0, 0, 0, 0)
+    if pid == 0:
+        work()
+        os._exit(7)
+    return pid
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.005)
+def sends():
+    send_locked(here)
+    here.close()
+    open('sent by child', 'w').close()
+    wait_for('end')
+    os.read(socket.recv_fds(for_child, 1, 1)[1][0], 3)
+here, there = socket.socketpair()
+
+# One that waits for the child, and that its sender has as well, is one open file.
+for_child, to_child = socket.socketpair()
+kept = os.open('kept', os.O_RDWR | os.O_CREAT)
+os.write(kept, b'0123456789')
+os.lseek(kept, 2, os.SEEK_SET)
+socket.send_fds(to_child, [b'k'], [kept])
+
+# What this epoll watches the child has; here its number leads to something else.
+watched, other_end = socket.socketpair()
+epoll = select.epoll()
+number = watched.fileno()
+epoll.register(number, select.EPOLLIN)
+ended = child(signal.SIGUSR1, lambda: None)
+silent = child(0, sends)
+here.close()
+for_child.close()
+watched.close()
+os.dup2(kept, number)
+wait_for('sent by child')
+while not came: time.sleep(0.005)
+def end():
+    other_end.send(b'x')
+    reported = epoll.poll(20) == [(number, select.EPOLLIN)]
+    open('end', 'w').close()
+    fds = socket.recv_fds(there, 1, 2)[1]
+    return [error_of(os.waitpid, ended, 0), os.waitpid(ended, kClone)[1] >> 8, os.waitpid(silent, kClone)[1] >> 8, fcntl.fcntl(fds[1], fcntl.F_GET_SEALS), len(came),
+            reported, os.lseek(kept, 0, os.SEEK_CUR)]
+last['end'] = end
+live()
+"""
+
+OWN_FILES = r"""
+import ctypes, os, threading, time
+def live_apart():
+    ctypes.CDLL(None).unshare(0x400)
+    os.open('/dev/null', os.O_RDONLY)
+    open('before', 'w').close()
+    while True: time.sleep(0.05)
+threading.Thread(target=live_apart, daemon=True).start()
+time.sleep(1000)
+"""
+
+DISPATCH = r"""
+import ctypes, time
+selector = ctypes.c_char(0)
+ctypes.CDLL(None).prctl(59, 1, 0, 0, ctypes.byref(selector))
+open('before', 'w').close()
+time.sleep(1000)
+"""
+
+NOT_DUMPABLE = r"""
+import ctypes, os, time
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    open('before', 'w').close()
+time.sleep(1000)
+"""
+
+LAST = {"seals of one that was sent": 2, "around the mark": ["b'ab'", "b'cd'"], "by one name": ["b'stream'", "b'packet'"],
+        "of the workers": sorted(str(str(n).encode()) for n in range(12)),
+        "of the audience": [["b'0'", "b'1'"]] * 2}
+
+
+class Overlooked(unittest.TestCase):
+    def alone(self, name, uid):
+        told = come_back(self, name, ALONE, uid)
+        self.assertEqual(told["last"], LAST)
+        before = told["before"]
+        self.assertEqual((before["locks"], before["lock of one that was sent"]), (["EAGAIN"] * 3, "EAGAIN"))
+        self.assertEqual((before["delay"], before["nice"], before["owner"]), ([0, 0], [5, 9], [True, 12, 0]))
+
+    def test_alone(self):
+        self.alone("overlooked", 0)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_alone_as_user(self):
+        self.alone("overlooked-user", NOBODY)
+
+    def test_tree(self):
+        told = come_back(self, "overlooked-tree", TREE)
+        self.assertEqual(told["last"], {"end": ["ECHILD", 7, 7, 2, 1, True, 5]})
+        self.assertEqual(told["before"]["lock of one that was sent"], "EAGAIN")
+
+    def refused(self, name, program, why, code=76, uid=0):
+        tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
+        try:
+            tree.run()
+            wait_for(os.path.join(tree.work, "before"), tree)
+            with self.assertRaisesRegex(AssertionError, f"(?s)exit code {code}.*{why}"):
+                tree.checkpoint(tree.child.pid)
+        finally:
+            tree.close(False)
+
+    def test_descriptors_of_a_threads_own_are_named(self):
+        self.refused("overlooked-files", OWN_FILES, "descriptors of its own")
+
+    def test_system_calls_that_the_program_catches_are_named(self):
+        self.refused("overlooked-dispatch", DISPATCH, "catches system calls itself")
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_a_member_that_may_not_be_looked_at_is_named(self):
+        self.refused("overlooked-hidden", NOT_DUMPABLE, "is not dumpable", 78, NOBODY)
+
+
+job_tree.adopt_orphans()
+
+if __name__ == "__main__":
+    job_tree.enter_own_network()
+    unittest.main()
