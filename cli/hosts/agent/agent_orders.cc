@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "cli/hosts/agent/agent.h"
+#include "cli/hosts/agent/call_head.h"
 #include "cli/hosts/agent/host_tables.h"
 #include "cli/hosts/agent/part_check.h"
 #include "cli/hosts/agent/this_host.h"
@@ -97,6 +98,7 @@ void Agent::obey(const Json& j) {
 Result<void> Agent::begin_back(const Json& order) {
   Json plan = order["plan"];
   plan["keeps_callers"] = job_ + ":" + task_.value("host", "");
+  plan["first"] = root_ > 0 ? root_ : child_;
   const ReachedPart part = reach_part(plan.value("part", ""));
   const bool there = checksum_of_file(part.path + "/" + job::kManifestName) == plan.value("checksum", "");
   CKPT_TRY(back_.begin(plan));

@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "cli/hosts/agent/this_host.h"
 #include "cli/hosts/head/hear_each.h"
-#include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -256,13 +255,6 @@ Result<void> Moving::hear_from_all(const char* say, uint64_t id) {
                      "try again");
   }
   return {};
-}
-
-bool Moving::may_be_in_place(const Json& table) const {
-  const auto shares = who_shares(table);
-  if (parts_.size() != 1 || std::find(shares.begin(), shares.end(), true) != shares.end()) return false;
-  return std::none_of(crew_.hosts().begin(), crew_.hosts().end(),
-                      [this](const CrewHost& host) { return host.where == to_; });
 }
 
 Result<void> Moving::end_all(uint64_t id, const std::function<void()>& decided) {
