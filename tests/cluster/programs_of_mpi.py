@@ -132,7 +132,7 @@ class ProgramsOfMpi(OverHosts):
 
         def words(name):
             return [*self.open_mpi("h1:2,h2:2,h3:2", 6), "gmx_mpi", "-quiet", "mdrun", "-s", "run.tpr", "-ntomp", "1", "-npme", "0", "-dlb", "no",
-                    "-notunepme", "-reprod", "-v", "-stepout", "20", "-cpt", "-1", "-g", f"{name}.log", "-c", f"{name}.gro", "-e", f"{name}.edr", "-o", f"{name}.trr"]
+                    "-notunepme", "-reprod", "-v", "-stepout", "20", "-cpt", "1000", "-cpo", f"{name}.cpt", "-g", f"{name}.log", "-c", f"{name}.gro", "-e", f"{name}.edr", "-o", f"{name}.trr"]
 
         def found(name):
             with open(f"{self.dir}/{name}.log", encoding="ascii", errors="replace") as f:

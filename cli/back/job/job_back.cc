@@ -117,7 +117,7 @@ class JobBack {
       member.target = std::move(*target);
       members_.push_back(std::move(member));
     }
-    processes_ = std::make_unique<JobProcesses>(manifest_.job, std::move(pids));
+    processes_ = std::make_unique<JobProcesses>(manifest_.job, std::move(pids), options_.others != nullptr);
     CKPT_TRY(gate_.open(gate_members()));
     if (options_.others != nullptr) {
       far_.emplace(*options_.others, gate_);
