@@ -39,7 +39,7 @@ water
 CALM = "integrator = steep\nnsteps = 100\n"
 DYNAMICS = """integrator = md
 dt = 0.002
-nsteps = 3000
+nsteps = 600
 nstlog = 20
 nstcalcenergy = 20
 coulombtype = PME
@@ -112,7 +112,7 @@ class ProgramsOfMpi(OverHosts):
         self.assertEqual(sorted(set(said), key=lambda r: int(r.split()[0])), rows)
 
     def gromacs(self, *words):
-        done = subprocess.run(["gmx", "-quiet", *words], cwd=self.dir, capture_output=True, text=True, check=False)
+        done = subprocess.run(["gmx", "-quiet", "-nice", "0", *words], cwd=self.dir, capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def water(self):
@@ -142,8 +142,8 @@ class ProgramsOfMpi(OverHosts):
         whole = self.run_job(*words("whole"), hosts=HOSTS)
         self.assertEqual(whole.wait(240), 0, self.said())
         expected = found("whole")
-        self.assertGreater(len(expected[0]), 150)
-        for number, marks in enumerate(((60, 1000), (420, 1780), (1100, 2540))):
+        self.assertGreater(len(expected[0]), 30)
+        for number, marks in enumerate(((40, 200), (100, 360), (220, 480))):
             with self.subTest(marks=marks):
                 shutil.rmtree(self.images)
                 self.texts.clear()
