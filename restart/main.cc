@@ -143,6 +143,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
       std::move(*launched), std::move(ours), std::move(status_read),
       [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); },
       loader.started() ? &loader : nullptr, place);
+  supervisor->say_at_once(notes_at_once(options));
   if (feeder.wanted()) CKPT_TRY(feeder.start(progress_on_terminal(options, "loading")));
   auto outcome = supervisor->wait_until_running();
   auto fed = feeder.join();
@@ -195,10 +196,11 @@ int restart(RestartOptions options, char** argv) {
   if (!options.trust) trust_own_images_only();
   auto spool = spooled_job(options.image);
   if (!spool.ok()) return finish_with_error(options, spool.error());
-  if (*spool != nullptr) return restart_job(options, (*spool)->directory(), argv, spool->get());
-  auto job = find_job(options.image);
+  if (*spool != nullptr) return restart_job(options, (*spool)->directory(), argv, spool->get(), {});
+  std::vector<std::string> passed_over;
+  auto job = find_job(options.image, passed_over);
   if (!job.ok()) return finish_with_error(options, job.error());
-  if (*job) return restart_job(options, **job, argv, nullptr);
+  if (*job) return restart_job(options, **job, argv, nullptr, passed_over);
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
@@ -213,6 +215,7 @@ int restart(RestartOptions options, char** argv) {
   }
   auto plan = open_plan(*path);
   if (!plan.ok()) return finish_with_error(options, plan.error());
+  plan->notes.insert(plan->notes.begin(), passed_over.begin(), passed_over.end());
   if (*path == "-") {
     if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());
   }

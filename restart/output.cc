@@ -42,6 +42,11 @@ void print_note(const RestartOptions& options, const std::string& text) {
     std::fprintf(stderr, "ckpt-restart: note: %s\n", with_keepers_named(text).c_str());
 }
 
+std::function<void(const std::string&)> notes_at_once(const RestartOptions& options) {
+  if (options.json) return {};
+  return [&options](const std::string& text) { print_note(options, text); };
+}
+
 VerifyProgress progress_on_terminal(const RestartOptions& options, const char* what) {
   if (options.quiet || options.json || isatty(STDERR_FILENO) == 0) return {};
   return [what, last = int64_t{0}, begin = now_ns()](uint64_t done, uint64_t total) mutable {

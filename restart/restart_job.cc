@@ -21,6 +21,7 @@
 #include "image/read/sources/image_catalog.h"
 #include "image/read/sources/reading_key.h"
 #include "job/format/job_hold.h"
+#include "job/format/job_name.h"
 #include "restart/channels/hosts_plan.h"
 #include "restart/job/job_plan.h"
 #include "restart/job/job_supervisor.h"
@@ -43,6 +44,26 @@ std::string without_slash(std::string path) {
   return path;
 }
 
+// Numbers tell which of two checkpoints is newer where one program took both.
+bool is_older(std::string_view one, std::string_view other) {
+  job::ParsedJobName a, b;
+  return job::parse_job_name(one, &a) && job::parse_job_name(other, &b) && a.comm == b.comm &&
+         a.sequence < b.sequence;
+}
+
+// unusable: names of checkpoints and why. used: the name of the one that is restarted, "": an image of one process.
+std::vector<std::string> say_passed_over(const std::vector<std::pair<std::string, Error>>& unusable,
+                                         const std::string& used) {
+  std::vector<std::string> notes;
+  for (const auto& [name, error] : unusable) {
+    if (is_older(name, used)) continue;
+    notes.push_back(fmt::format("{}; it is passed over: {}{} is restarted", error.message(),
+                                used.empty() ? "an image of one process" : used,
+                                is_older(used, name) ? ", which is older," : ""));
+  }
+  return notes;
+}
+
 Json describe(const JobPlan& job) {
   uint64_t bytes = 0, threads = 0;
   Json pids = Json::array();
@@ -60,7 +81,8 @@ Json describe(const JobPlan& job) {
 // What one attempt has besides the plan. Its thread has ended when it goes.
 class Attempt {
  public:
-  Attempt(const JobPlan& job, const NamespaceChoice& choice) : job_(job), choice_(choice) {}
+  Attempt(const JobPlan& job, const NamespaceChoice& choice, const RestartOptions& options)
+      : job_(job), choice_(choice), options_(options) {}
   ~Attempt() { stop_feeding(); }
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -78,6 +100,7 @@ class Attempt {
     together_read_.reset();
     go_read_.reset();
     supervisor_.emplace(job_, std::move(*launched), std::move(ours), std::move(channels_), meeting_);
+    supervisor_->say_at_once(notes_at_once(options_));
     start_feeding();
     auto outcome = supervisor_->wait_until_running();
     stop_feeding();
@@ -184,6 +207,7 @@ class Attempt {
 
   const JobPlan& job_;
   const NamespaceChoice& choice_;
+  const RestartOptions& options_;
   Meeting meeting_;
   NamespaceChoice namespaces_;
   JobChannels channels_;
@@ -265,7 +289,7 @@ Result<void> check_ids(const JobPlan& job) {
 
 }  // namespace
 
-Result<std::optional<std::string>> find_job(const std::string& argument) {
+Result<std::optional<std::string>> find_job(const std::string& argument, std::vector<std::string>& notes) {
   const std::string path = without_slash(argument);
   if (is_job_directory(path)) return std::optional(path);
   struct stat st;
@@ -273,6 +297,7 @@ Result<std::optional<std::string>> find_job(const std::string& argument) {
   std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
   std::optional<std::string> newest;
   std::optional<Error> why_not;
+  std::vector<std::pair<std::string, Error>> unusable;
   int64_t newest_ns = -1;
   while (dir != nullptr) {
     const dirent* entry = readdir(dir.get());
@@ -282,6 +307,8 @@ Result<std::optional<std::string>> find_job(const std::string& argument) {
     auto manifest = read_manifest(whole);
     if (!manifest.ok()) {
       why_not = manifest.error();
+      // A checkpoint that is gone meanwhile was removed because there are newer ones.
+      if (why_not->code != ExitCode::kNotFound) unusable.emplace_back(name, *why_not);
       continue;
     }
     if (manifest->time_ns <= newest_ns) continue;
@@ -297,11 +324,13 @@ Result<std::optional<std::string>> find_job(const std::string& argument) {
     }
   }
   if (!newest && newest_image_ns < 0) return *why_not;
-  if (newest_image_ns > newest_ns) return std::optional<std::string>();
+  if (newest_image_ns > newest_ns) newest.reset();
+  notes = say_passed_over(unusable, newest ? newest->substr(path.size() + 1) : "");
   return newest;
 }
 
-int restart_job(const RestartOptions& options, const std::string& directory, char** argv, JobSpool* spool) {
+int restart_job(const RestartOptions& options, const std::string& directory, char** argv, JobSpool* spool,
+                const std::vector<std::string>& notes_of_choice) {
   const int64_t start_ns = now_ns();
   auto manifest = read_manifest(directory);
   if (!manifest.ok()) return finish_with_error(options, manifest.error());
@@ -333,6 +362,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   }
   auto job = open_job(directory, std::move(*manifest), options.trust);
   if (!job.ok()) return finish_with_error(options, job.error());
+  job->notes.insert(job->notes.begin(), notes_of_choice.begin(), notes_of_choice.end());
   if (spool != nullptr) {
     unsetenv("CKPT_RESTART_SPOOL");
     // What files held that are put back is saved where this was started, as of an image from standard input.
@@ -355,7 +385,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   // Orphans of the present pid namespace are ours until all are where they belong.
   if (!choice->new_pid) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   std::optional<Attempt> attempt;
-  attempt.emplace(*job, *choice);
+  attempt.emplace(*job, *choice, options);
   auto outcome = attempt->run();
   if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
       outcome.error().sys_errno == EEXIST && !choice->new_pid &&
@@ -367,7 +397,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
       return finish_with_error(options, choice.error());
     }
     choice->reason = "an id was taken meanwhile";
-    attempt.emplace(*job, *choice);
+    attempt.emplace(*job, *choice, options);
     outcome = attempt->run();
   }
   prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);

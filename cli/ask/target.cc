@@ -257,9 +257,9 @@ Result<Target> examine(pid_t pid, bool* starting) {
 
 }  // namespace
 
-Result<Target> examine_target(pid_t pid) {
-  bool starting;
-  return examine(pid, &starting);
+Result<Target> examine_target(pid_t pid, bool* starting) {
+  bool of_no_use;
+  return examine(pid, starting != nullptr ? starting : &of_no_use);
 }
 
 Result<Target> await_target(pid_t pid, int64_t most_ns) {

@@ -27,9 +27,10 @@ struct Target {
 
 // Everything is checked before a signal may be sent: to a program without a handler for it the
 // checkpoint signal is deadly.
-Result<Target> examine_target(pid_t pid);
+// *starting: what is said of it may pass soon, by itself: it is on its way from vfork or execve to the start of the library.
+Result<Target> examine_target(pid_t pid, bool* starting = nullptr);
 
-// The same, where a process that is on its way from vfork or execve to the start of the library in it is waited for.
+// The same, where a process that is starting is waited for.
 // What stands still there (SIGSTOP) is not waited for.
 Result<Target> await_target(pid_t pid, int64_t most_ns = 30'000'000'000);
 

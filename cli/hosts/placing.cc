@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/sockets/job_addresses.h"
@@ -86,47 +87,100 @@ std::vector<int> ports_of_part(const std::string& part) {
   return {ports.begin(), ports.end()};
 }
 
-void share_ports(Json& table, const Json& was, const std::vector<std::vector<int>>& ports) {
-  const std::vector<bool> shares = who_shares(table);
-  std::map<std::string, std::set<int>> taken;  // by machine
+namespace {
+
+// Of one part, by the ports that the program knows: those on the machine.
+using PortMap = std::map<int, int>;
+
+// Of a part that is there already: what it was given when it came, and what its sockets have now.
+PortMap ports_that_stay(const Json& was, const Json& host, const std::vector<int>& now) {
+  PortMap map;
+  for (const Json& p : host.value("ports", Json::array())) {
+    for (int port = p[0]; port <= p[1].get<int>(); ++port)
+      map[port] = p[2].get<int>() + (port - p[0].get<int>());
+  }
+  for (const int port : now) map[port_in_job(was, host.value("name", ""), port)] = port;
+  return map;
+}
+
+// Of a part that comes: a port that another one has there is exchanged for one that none has, also none of `wanted`.
+PortMap ports_given(const std::vector<int>& in_job, const std::set<int>& taken, std::set<int> wanted) {
+  PortMap map;
+  int free = kFirstFree;
+  for (const int port : in_job) {
+    map[port] = port;
+    if (taken.count(port) == 0) continue;
+    while (wanted.count(free) != 0) ++free;
+    map[port] = free;
+    wanted.insert(free);
+  }
+  return map;
+}
+
+// [first, last, the first on the machine], as few as they can be.
+Json ranges_of(const PortMap& map) {
+  Json all = Json::array();
+  for (const auto& [port, now] : map) {
+    if (!all.empty() && all.back()[1] == port - 1 &&
+        all.back()[2].get<int>() + (port - all.back()[0].get<int>()) == now) {
+      all.back()[1] = port;
+    } else {
+      all.push_back({port, port, now});
+    }
+  }
+  return all;
+}
+
+std::string machine_of(const Json& table, size_t part) { return table["hosts"][part].value("address", ""); }
+
+}  // namespace
+
+std::vector<bool> who_gets_ports(const Json& table, const std::vector<int>& come) {
+  std::set<std::string> with_new;
+  for (const int part : come) with_new.insert(machine_of(table, static_cast<size_t>(part)));
+  std::vector<bool> who = who_shares(table);
+  for (size_t i = 0; i < who.size(); ++i) who[i] = who[i] && with_new.contains(machine_of(table, i));
+  return who;
+}
+
+void share_ports(Json& table, const Json& was, const std::vector<std::vector<int>>& ports,
+                 const std::vector<int>& come) {
+  const std::vector<bool> gets = who_gets_ports(table, come);
+  std::map<std::string, std::set<int>> taken, wanted;  // by machine
   std::map<std::string, int> parts, placed;
   std::vector<std::vector<int>> in_job(ports.size());
+  std::vector<PortMap> maps(ports.size());
+  const auto comes = [&come](size_t i) {
+    return std::find(come.begin(), come.end(), static_cast<int>(i)) != come.end();
+  };
   for (size_t i = 0; i < ports.size(); ++i) {
-    const Json& h = table["hosts"][i];
+    Json& h = table["hosts"][i];
+    const std::string machine = machine_of(table, i);
+    ++parts[machine];
     for (int port : ports[i]) in_job[i].push_back(port_in_job(was, h.value("name", ""), port));
     std::sort(in_job[i].begin(), in_job[i].end());
-    ++parts[h.value("address", "")];
+    wanted[machine].insert(in_job[i].begin(), in_job[i].end());
+    if (!gets[i] || comes(i)) continue;
+    maps[i] = ports_that_stay(was, h, ports[i]);
+    for (const auto& [port, now] : maps[i]) taken[machine].insert(now);
   }
   for (size_t i = 0; i < ports.size(); ++i) {
     Json& h = table["hosts"][i];
-    h.erase("ports");
-    h.erase("slice");
-    if (!shares[i]) continue;
-    const std::string machine = h.value("address", "");
-    // No port is given in exchange that any part on this machine has, also one that comes later.
-    std::set<int> wanted = taken[machine];
-    for (size_t k = 0; k < ports.size(); ++k) {
-      if (table["hosts"][k].value("address", "") == machine)
-        wanted.insert(in_job[k].begin(), in_job[k].end());
+    if (comes(i)) {
+      h.erase("ports");
+      h.erase("slice");
     }
-    int free = kFirstFree;
-    h["ports"] = Json::array();
-    for (int port : in_job[i]) {
-      int now = port;
-      if (taken[machine].count(port) != 0) {
-        while (wanted.count(free) != 0) ++free;
-        now = free;
-        wanted.insert(now);
-      }
-      taken[machine].insert(now);
-      Json& all = h["ports"];
-      if (!all.empty() && all.back()[1] == port - 1 &&
-          all.back()[2].get<int>() + (port - all.back()[0].get<int>()) == now) {
-        all.back()[1] = port;
-      } else {
-        all.push_back({port, port, now});
-      }
+    if (!gets[i]) continue;
+    const std::string machine = machine_of(table, i);
+    std::set<int>& there = taken[machine];
+    if (comes(i)) {
+      // Not one that a part has which comes later, either.
+      std::set<int> not_free = wanted[machine];
+      not_free.insert(there.begin(), there.end());
+      maps[i] = ports_given(in_job[i], there, std::move(not_free));
+      for (const auto& [port, now] : maps[i]) there.insert(now);
     }
+    h["ports"] = ranges_of(maps[i]);
     const int width = (kLastChosen + 1 - kFirstChosen) / parts[machine];
     const int first = kFirstChosen + placed[machine]++ * width;
     h["slice"] = {first, first + width - 1};

@@ -298,6 +298,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
     CKPT_TRY(read_key_file(settings->key_file, key));
     wipe(&key, sizeof(key));
   }
+  CKPT_TRY(check_launcher(program[0]));
   auto path = find_program(program[0]);
   if (!path.ok()) return path.error();
   CKPT_TRY(check_program(*path));

@@ -254,10 +254,11 @@ bool ChannelBuilder::bind_port(const ChannelSocket& s, int fd, const SocketName&
       errno = error;
       return false;
     }
-    if (ended != 0 && !std::exchange(said, true)) {
-      say("{}: {} is kept by the kernel for connections of the killed program, up to a minute: waiting for "
-          "it",
-          describe(s), name.text());
+    if (ended != 0 && !std::exchange(said, true) && say_at_once_) {
+      say_at_once_(
+          fmt::format("{}: {} is kept by the kernel for connections of the killed program, up to a minute: "
+                      "waiting for it",
+                      describe(s), name.text()));
     }
   }
 }

@@ -89,8 +89,10 @@ using FindOpenFile = std::function<Result<int>(int member, uint32_t open_file)>;
 
 class ChannelBuilder {
  public:
-  ChannelBuilder(WorkingFds* working, std::function<void(std::string_view)> say)
-      : working_(working), say_(std::move(say)) {}
+  using Say = std::function<void(std::string_view)>;
+  // say_at_once: what is waited for, before it is waited for.
+  ChannelBuilder(WorkingFds* working, Say say, Say say_at_once)
+      : working_(working), say_(std::move(say)), say_at_once_(std::move(say_at_once)) {}
   ChannelBuilder(const ChannelBuilder&) = delete;
   ~ChannelBuilder() { finish(); }
 
@@ -235,7 +237,7 @@ class ChannelBuilder {
   }
 
   WorkingFds* working_;
-  std::function<void(std::string_view)> say_;
+  Say say_, say_at_once_;
   std::vector<std::unique_ptr<ChannelSocket>> sockets_;
   std::map<uint64_t, ChannelSocket*> by_object_;
   std::map<std::pair<int, uint32_t>, ChannelSocket*> by_file_;

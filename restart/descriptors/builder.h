@@ -25,7 +25,7 @@ namespace ckpt {
 class DescriptorBuilder {
  public:
   DescriptorBuilder(const ImageMeta& meta, const DescriptorOptions& options)
-      : meta_(meta), options_(options), channels_(options.working, options.say) {}
+      : meta_(meta), options_(options), channels_(options.working, options.say, options.say_at_once) {}
 
   // Takes the restarter's descriptors 0, 1, 2 aside and closes everything below working->first().
   Result<void> take_standard_streams();

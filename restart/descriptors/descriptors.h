@@ -42,6 +42,7 @@ struct DescriptorOptions {
   std::string saved_files;                    // directory of what is kept beside the image; empty: none
   ReturningFiles returning;                   // gone, and made again before descriptors are
   std::function<void(std::string_view)> say;  // one line for the user
+  std::function<void(std::string_view)> say_at_once;  // the same, of what is waited for
   // MappingRecord::object of shared mappings: their memfds are not sealed here, see pending_seals.
   std::set<uint64_t> mapped_objects;
   // Of a job; nullptr: a process that comes back alone. Files that have grown were cut for all of them.

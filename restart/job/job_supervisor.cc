@@ -144,7 +144,7 @@ void JobSupervisor::take_report(Report& report, ScopedFd pidfd) {
   const auto who = static_cast<size_t>(report.who);
   switch (report.kind) {
     case ReportKind::kNote:
-      note(report.who, report.text);
+      note(report);
       break;
     case ReportKind::kError:
       if (!error_) {
@@ -310,9 +310,17 @@ Error JobSupervisor::name_it(const Error& error, int who) const {
   return make_error(error.code, error.sys_errno, "{}: {}", job_.name_of(who), error.message());
 }
 
+void JobSupervisor::note(const Report& report) {
+  if (report.value == 0 || !say_at_once_) return note(report.who, report.text);
+  if (said_.insert(report.text).second) say_at_once_(named(report.who, report.text));
+}
+
 void JobSupervisor::note(int who, const std::string& text) {
-  if (!said_.insert(text).second) return;  // of several the same: once
-  outcome_.notes.push_back(who < 0 ? text : fmt::format("{}: {}", job_.name_of(who), text));
+  if (said_.insert(text).second) outcome_.notes.push_back(named(who, text));  // of several the same: once
+}
+
+std::string JobSupervisor::named(int who, const std::string& text) const {
+  return who < 0 ? text : fmt::format("{}: {}", job_.name_of(who), text);
 }
 
 Launched JobSupervisor::take_launched() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -40,6 +41,9 @@ class JobSupervisor {
   JobSupervisor(const JobPlan& job, Launched launched, ReportChannel report, JobChannels channels,
                 Meeting& meeting);
 
+  // Else such notes are among those of the outcome.
+  void say_at_once(std::function<void(const std::string&)> say) { say_at_once_ = std::move(say); }
+
   // Returns when all of them run. The error names the process and the stage that failed; all of them are gone then.
   Result<JobOutcome> wait_until_running();
   // For another thread: something has gone wrong that none of the processes will tell.
@@ -68,6 +72,8 @@ class JobSupervisor {
   void wait_until_closed();
   void end_all();
   Error name_it(const Error& error, int who) const;
+  std::string named(int who, const std::string& text) const;
+  void note(const Report& report);
   void note(int who, const std::string& text);
 
   const JobPlan& job_;
@@ -83,6 +89,7 @@ class JobSupervisor {
   size_t members_ = 0;  // with an image
   JobOutcome outcome_;
   std::set<std::string> said_;
+  std::function<void(const std::string&)> say_at_once_;
   std::optional<Error> error_;
   std::mutex lock_;
   std::optional<Error> from_elsewhere_;  // under lock_

@@ -334,6 +334,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.taken_ns = job.manifest.time_ns;
   options.saved_files = saved_files_of(*job.root().image, job.root().image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
+  options.say_at_once = [&report](std::string_view line) { report.note(line, true); };
   DescriptorBuilder builder(all, options);
   CKPT_TRY(builder.set_aside_journals());
   CKPT_TRY(builder.put_back_files());
@@ -366,7 +367,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
     }
   }
   // Connections between members are real ones again, each made once.
-  ChannelBuilder channels(&working, options.say);
+  ChannelBuilder channels(&working, options.say, options.say_at_once);
   for (size_t m = 0; m < job.plans.size(); ++m) {
     if (job.plans[m] != nullptr)
       channels.add(static_cast<int>(m), job.plans[m]->image->meta(), gatherer.lone_pipes());

@@ -22,8 +22,9 @@ void set_text(Report& report, std::string_view text) {
 
 }  // namespace
 
-void ReportChannel::note(std::string_view text) {
+void ReportChannel::note(std::string_view text, bool at_once) {
   Report report;
+  report.value = at_once ? 1 : 0;
   report.who = who_;
   set_text(report, text);
   send_report(fd_.get(), report);

@@ -23,7 +23,8 @@
 namespace ckpt {
 
 enum class ReportKind : uint32_t {
-  kNote = 1,     // text: a line for the user
+  kNote =
+      1,  // text: a line for the user; value 1: for now, while something is waited for, not for when all runs
   kError = 2,    // text, code: the restart failed
   kStage = 3,    // value: RestartStage reached
   kProgram = 4,  // value: the program's pid as it sees itself; with a pidfd
@@ -58,7 +59,7 @@ class ReportChannel {
     fd_ = ScopedFd(fd);
   }
 
-  void note(std::string_view text);
+  void note(std::string_view text, bool at_once = false);
   void error(const Error& error);
   void send(ReportKind kind, int32_t value, int pidfd = -1);
 

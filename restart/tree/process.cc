@@ -190,6 +190,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   options.taken_ns = meta.process.record.realtime_ns;
   options.saved_files = saved_files_of(*spec.image, spec.image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
+  options.say_at_once = [&report](std::string_view line) { report.note(line, true); };
   add_returning_files(meta, options.returning);
   options.watch_later = true;
   options.mapped_objects = spec.job != nullptr ? spec.job->mapped_objects : objects.numbers();

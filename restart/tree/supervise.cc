@@ -148,7 +148,10 @@ void Supervisor::read_reports() {
 void Supervisor::take_report(const Report& report, ScopedFd pidfd) {
   switch (report.kind) {
     case ReportKind::kNote:
-      outcome_.notes.emplace_back(report.text);
+      if (report.value != 0 && say_at_once_)
+        say_at_once_(report.text);
+      else
+        outcome_.notes.emplace_back(report.text);
       break;
     case ReportKind::kError:
       if (!reported_error_) {

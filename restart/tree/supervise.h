@@ -4,6 +4,7 @@
 // Never:     writes to stdout: that is the program's.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ class Supervisor {
   // We are the parent of orphans of the program too, and see to them as an init does.
   void adopt_orphans() { adopts_ = true; }
 
+  // Else such notes are among those of the outcome.
+  void say_at_once(std::function<void(const std::string&)> say) { say_at_once_ = std::move(say); }
+
   // Until the library has released the threads. The error says in which stage what failed; the
   // process is gone then.
   Result<Outcome> wait_until_running();
@@ -76,6 +80,7 @@ class Supervisor {
   JobPlace place_;
   ScopedFd signals_;
   Outcome outcome_;
+  std::function<void(const std::string&)> say_at_once_;
   std::optional<Error> reported_error_;
   std::optional<int> ended_;  // the program's wait status
   bool child_gone_ = false;

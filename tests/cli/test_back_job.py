@@ -1,5 +1,6 @@
 """ckpt back of a job: all its processes go back to one instant, or nothing is changed and one line says why."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -280,6 +281,28 @@ def lock(how): fcntl.lockf(file, how | fcntl.LOCK_NB, 1, 0)
         self.assertEqual(self.do("os.eventfd_read(counter)"), 3)
         self.assertIn("BlockingIOError", self.tell("os.eventfd_read(counter)"))
         self.assertEqual(self.do("view[0:4], os.fstat(anonymous).st_size"), (b"then", 4))
+
+    @unittest.skipUnless(os.environ.get("CKPT_LONG"), "seven seconds of waiting: CKPT_LONG=1")
+    def test_who_was_born_since_and_has_not_started_is_waited_for(self):
+        """It has executed a program, and is not in the library yet when the others are held for longer than a busy machine takes."""
+        seize, detach, trace_exec = 0x4206, 17, 0x10
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self.start(before="go = os.pipe()\ndef execute(): os.read(go[0], 1); os.execv('/bin/sleep', ['sleep', '1000'])",
+                   after="def bear():\n    pid = os.fork()\n    if pid == 0: execute()\n    return pid")
+        self.now()
+        late = self.do("bear()")
+        self.assertEqual(libc.ptrace(seize, late, None, trace_exec), 0)
+        self.do("os.write(go[1], b'x')")
+        self.assertTrue(os.WIFSTOPPED(os.waitpid(late, 0x40000000)[1]))  # __WALL
+        asked = subprocess.Popen([CKPT, "back", "--json", str(self.program.pid)], env=clean_environment(), stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        time.sleep(7)
+        self.assertEqual(libc.ptrace(detach, late, None, None), 0)
+        out, err = asked.communicate(timeout=120)
+        self.assertEqual(asked.returncode, 0, err)
+        self.assertEqual(json.loads(out)["ended"], 1)
+        self.assertEqual(self.do("1 + 1"), 2)
 
     def test_who_was_born_since_is_ended(self):
         self.start(after="import subprocess")

@@ -73,6 +73,15 @@ class Refusals(CkptTest):
             program = shutil.which("su")
         self.refuse(UNSUPPORTED, ["setuid", "copy"], "run", "--", program)
 
+    def test_srun(self):
+        """By its name, before it starts: what it has started is in no job."""
+        program = self.path("srun")
+        with open(program, "w", encoding="ascii") as f:
+            f.write(f"#!/bin/sh\ntouch {self.path('started')}\n")
+        os.chmod(program, 0o755)
+        self.refuse(UNSUPPORTED, ["slurmstepd", "mpirun"], "run", "--", program)
+        self.assertFalse(os.path.exists(self.path("started")))
+
     def test_32_bit_and_foreign_programs(self):
         head = bytearray(b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x03\x00" + bytes(64))
         for name, machine, words in [("x86", 3, "32-bit"), ("arm", 40, "32-bit ARM")]:

@@ -2,6 +2,7 @@
 with what was in the connections between them, or nothing is changed and one line says why; or all is restarted, where it failed
 half way."""
 import glob
+import json
 import os
 import subprocess
 import unittest
@@ -35,6 +36,16 @@ class Back(ring.OnRing):
         self.back(self.pid_of("h1", "python3 ring.py"), first["checkpoint"], host="h1")
         self.comes_to(4000, 3)
         self.comes_to(7000, 3)
+        # The newest is damaged: it is named, and the one before is taken.
+        newest = max(glob.glob(self.images + "/*.hosts"))
+        with open(newest, "r+", encoding="ascii") as f:
+            text = f.read()
+            f.seek(text.index('"name"') + 1)
+            f.write("nama")
+        said = self.back(job.pid)
+        self.assertEqual(said["checkpoint"], first["checkpoint"])
+        self.assertEqual([note.split(": ")[0] for note in said["notes"] if "passed over" in note], [newest])
+        self.comes_to(7000, 4)
         self.limit(10**9)
         self.assertEqual(job.wait(240), 0, self.said())
         self.assertEqual(sorted(line.split()[0] for line in self.said().splitlines() if "ended" in line), ["h1", "h2", "h3"])
@@ -64,6 +75,39 @@ class Back(ring.OnRing):
                     self.limit(5000)
                     self.comes_to(5000)
                     self.assertEqual(self.said().count("round 4000\n"), 1)
+                self.limit(10**9)
+                self.assertEqual(job.wait(240), 0, self.said())
+
+    def test_two_parts_on_a_host(self):
+        """Each in namespaces of its own, in which all processes have the numbers that others have, too."""
+        for point, restarted in ((None, False), ("back.ready", False), ("back.committed", True)):
+            with self.subTest(point=point):
+                self.images = f"{self.dir}/{point}"
+                for left in glob.glob(self.dir + "/listens.*"):
+                    os.unlink(left)
+                self.launch = None
+                job = self.run_ring()
+                self.now(job.pid)
+                self.kill_all(job)
+                if point:
+                    self.launch = f"{self.hosts.launch} env CKPT_TEST_POINT={point}@h2=kill"
+                job = self.comes_back("h3,h1")
+                self.limit(4000)  # 3000 may have been said ahead of the checkpoint
+                self.comes_to(4000)
+                self.now(job.pid)
+                self.limit(6000)
+                self.comes_to(6000)
+                done = self.back(job.pid, ok=False)
+                if point and not restarted:
+                    self.assertEqual(done.returncode, 70, done.stderr)
+                    self.assertIn("the job goes on as it was", done.stderr)
+                    self.limit(7000)
+                    self.comes_to(7000)
+                    self.assertEqual(self.said().count("round 6000\n"), 1)
+                else:
+                    self.assertEqual(done.returncode, 0, done.stderr + self.said())
+                    self.assertEqual(json.loads(done.stdout).get("restarted", False), restarted, done.stdout)
+                    self.comes_to(6000, 2)
                 self.limit(10**9)
                 self.assertEqual(job.wait(240), 0, self.said())
 

@@ -58,6 +58,38 @@ class InPlace(ring.OnRing):
         self.leads(job.pid)
         self.ends_well(job)
 
+    def test_two_parts_on_a_survivor(self):
+        """In namespaces of their own: they go back in place as well. Then the third comes there too, for there is no spare any more."""
+        job = self.begin()
+        self.kill_all(job)
+        job = self.comes_back("h1,h2", "--recover", "--spare", "h4")
+        self.limit(6000)
+        self.comes_to(6000)
+        self.now(job.pid)
+        before = self.ring_at("h1")
+        self.assertEqual(len(before), 2)
+        self.limit(8000)
+        self.comes_to(8000)
+        self.hosts.cut("h2")
+        self.goes_on("h1, h1, h4")
+        self.assertEqual((self.ring_at("h1"), len(self.ring_at("h4"))), (before, 2))
+        self.comes_to(8000, 2)
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.limit(10000)
+        self.comes_to(10000)
+        self.hosts.cut("h4")
+        self.goes_on("h1, h1, h1")
+        self.assertEqual(self.ring_at("h1")[:2], before)
+        self.comes_to(10000, 2)
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.limit(12000)
+        self.comes_to(12000)
+        self.assertEqual(self.back(job.pid)["hosts"], 3)
+        self.comes_to(12000, 2)
+        self.ends_well(job)
+
     def test_full_queues(self):
         """Both ends send as fast as they can; once the listening end is lost, and once the other."""
         total = 60_000_000

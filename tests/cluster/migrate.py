@@ -63,8 +63,8 @@ class Migrate(over_hosts.OverHosts):
                 self.assertEqual(len(self.pids(name, f"python3 {script}.py")), int(hosts[script] == name), (name, script))
 
     def test_there_and_back(self):
-        """Asked for where the head is, and on the host itself; the other end of the connection too; a checkpoint in between. Where a host comes
-        to have both, all are restarted."""
+        """Asked for where the head is, and on the host itself; the other end of the connection too; a checkpoint in between. A host comes
+        to have both, and both leave it at once."""
         job = self.running()
         done = self.migrate(job.pid, "--from", "h2", "--to", "h3")
         self.assertEqual((done["from"], done["to"], done["hosts"], done["in_place"]), ("h2", "h3", 2, True))
@@ -77,10 +77,12 @@ class Migrate(over_hosts.OverHosts):
         self.places(counter="h4", echo="h3")
         self.goes_on()
         # To a host that has one already, and away from it.
-        self.assertNotIn("in_place", self.migrate(job.pid, "--from", "h3", "--to", "h4"))
+        stays = self.pids("h4", "python3 counter.py")
+        self.assertTrue(self.migrate(job.pid, "--from", "h3", "--to", "h4")["in_place"])
         self.places(counter="h4", echo="h4")
+        self.assertEqual(self.pids("h4", "python3 counter.py"), stays)
         self.goes_on()
-        self.migrate(job.pid, "--from", "h4", "--to", "h2")
+        self.assertTrue(self.migrate(job.pid, "--from", "h4", "--to", "h2")["in_place"])
         self.places(counter="h2", echo="h2")
         self.ends_well(job)
 

@@ -165,6 +165,93 @@ class MigrateInPlace(ring.OnRing):
         self.assertIn("Killed", self.said())
         self.assertNotIn(" ended", self.said())
 
+    def on_two_hosts(self, launch=None):
+        """The processes of h1 and h2 are on h4, in namespaces of their own; those of h3 on h5."""
+        job = self.run_ring()
+        self.now(job.pid)
+        self.kill_all(job)
+        self.launch = launch
+        job = self.comes_back("h4,h5")
+        self.limit(4000)  # 3000 may have been said ahead of the checkpoint
+        self.comes_to(4000)
+        return job
+
+    def one_of(self, host, name):
+        [pid] = self.at(host, f"python3 ring.py {name} ")
+        return pid
+
+    def test_from_a_host_of_two_parts(self):
+        """One goes, and the other stays there with its ports; then that one goes as well. The first one comes to where it was, alone."""
+        job = self.on_two_hosts()
+        stays, others = self.one_of("h4", "h1"), self.at("h5")
+        asked = self.asked(self.one_of("h4", "h2"), "--to", "h2", host="h4")
+        self.assertEqual(asked.wait(240), 0, asked.stderr.read() + self.said())
+        wait_for(lambda: "the move: " + self.said(), lambda: "the processes of h4 are on h2 now" in self.said())
+        self.assertNotIn("not in place", self.said())
+        self.assertEqual((self.at("h4"), self.at("h5"), len(self.at("h2"))), ([stays], others, 1))
+        self.limit(5000)
+        self.comes_to(5000)
+        self.now(job.pid)
+        self.limit(7000)
+        self.comes_to(7000)
+        self.assertEqual(self.back(job.pid)["hosts"], 3)
+        self.comes_to(7000, 2)
+        self.assertTrue(self.migrate(job.pid, "--from", "h4", "--to", "h1")["in_place"])
+        self.assertTrue(self.migrate(job.pid, "--from", "h2", "--to", "h4")["in_place"])
+        self.assertEqual(self.at("h5"), others)
+        self.limit(8000)
+        self.comes_to(8000)
+        self.now(job.pid)
+        self.kill_all(job)
+        job = self.comes_back("h2")
+        self.limit(10000)
+        self.comes_to(10000)
+        self.ends_well(job)
+
+    def test_to_a_host_that_has_one(self):
+        """Which stays out of namespaces of its own. The one that comes goes on with its ports exchanged, and goes again; the second time both go at once."""
+        job = self.run_ring()
+        before = self.at("h1"), self.at("h3")
+        self.assertTrue(self.migrate(job.pid, "--from", "h2", "--to", "h1")["in_place"])
+        self.assertEqual((self.one_of("h1", "h1"), self.at("h3")), (*before[0], before[1]))
+        self.limit(3000)
+        self.comes_to(3000)
+        self.now(job.pid)
+        self.limit(5000)
+        self.comes_to(5000)
+        self.back(job.pid)
+        self.comes_to(5000, 2)
+        self.assertTrue(self.migrate(job.pid, "--from", "h3", "--to", "h1")["in_place"])
+        self.assertEqual((self.one_of("h1", "h1"), len(self.at("h1"))), (*before[0], 4))
+        self.limit(6000)
+        self.comes_to(6000)
+        self.assertTrue(self.migrate(job.pid, "--from", "h1", "--to", "h4")["in_place"])
+        self.assertEqual([len(self.at(h)) for h in ("h1", "h4")], [0, 4])
+        self.limit(7000)
+        self.comes_to(7000)
+        self.ends_well(job)
+
+    def test_who_connects_beside_it_is_killed(self):
+        """On the host that is left, for the part that stays there."""
+        for point, decided in (("connect.ready", False), ("connect.handed", True)):
+            with self.subTest(point=point):
+                self.images = f"{self.dir}/{point}"
+                self.launch = None
+                self.forget_listeners()
+                job = self.on_two_hosts(f"{self.hosts.launch} env CKPT_TEST_POINT={point}@h1=kill")
+                stays = self.one_of("h4", "h1")
+                self.asked(self.one_of("h4", "h2"), "--to", "h2", host="h4").wait(240)
+                if decided:
+                    wait_for(lambda: "the move: " + self.said(), lambda: "the processes of h4 are on h2 now" in self.said())
+                    self.assertIn("not in place: h4: back-part ended without a word", self.said())
+                else:
+                    self.assertEqual((stays, len(self.at("h4"))), (self.one_of("h4", "h1"), 2))
+                self.limit(5000)
+                self.comes_to(5000)
+                self.assertEqual([len(self.at(h)) for h in ("h2", "h4", "h5")], [1, 1, 2] if decided else [0, 2, 2])
+                self.once(5000)
+                self.ends_well(job)
+
     def forget_listeners(self):
         for name in os.listdir(self.dir):
             if name.startswith("listens."):
@@ -249,9 +336,9 @@ class MigrateInPlace(ring.OnRing):
         self.assertEqual(self.at("h4"), [])
         job.terminate()
         job.wait(240)
-        self.comes_back("h1,h4,h3")
+        self.ends_where("h1,h4,h3")
 
-    def comes_back(self, hosts):
+    def ends_where(self, hosts):
         back = self.start([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], "back")
         self.limit(10**9)
         self.assertEqual(back.wait(240), 0, self.said("back"))
@@ -267,7 +354,7 @@ class MigrateInPlace(ring.OnRing):
                 job.kill()
                 job.wait()
                 wait_for("the end of all", lambda: not any(self.at(h) for h in self.hosts.names))
-                self.comes_back("h1,h5,h3")
+                self.ends_where("h1,h5,h3")
 
     def test_the_host_that_it_came_to_dies(self):
         """With --recover the job goes on without it, from the checkpoint of the move."""

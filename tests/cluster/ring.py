@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import over_hosts
-from over_hosts import CKPT, ON, clean, wait_for
+from over_hosts import CKPT, ON, RESTART, clean, wait_for
 
 # A ring of three: each gets a number, and sends one more to the next; the first prints every thousandth, as far as the file "limit"
 # allows. Each checks that it gets what it must.
@@ -96,6 +96,12 @@ class OnRing(over_hosts.OverHosts):
         self.comes_to(2000)
         self.leads(job.pid)
         return job
+
+    def comes_back(self, hosts, *options):
+        """Of a checkpoint, when all has been killed. What it says is "out" again."""
+        back = self.start([RESTART, "--hosts", hosts, "--launch", self.launch or self.hosts.launch, *options, self.images])
+        self.leads(back.pid)
+        return back
 
     def comes_to(self, n, times=1):
         wait_for(lambda: f"round {n}: {self.said()}", lambda: self.texts["out"][0].count(f"round {n}\n".encode()) >= times)

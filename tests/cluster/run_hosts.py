@@ -108,7 +108,7 @@ class Run(OverHosts):
     def test_srun_is_refused(self):
         job = self.run_job("/usr/bin/srun", "./app")
         self.assertEqual(job.wait(240), 78, self.said())
-        self.assertIn("srun: starts processes that are connected to slurmstepd", self.said())
+        self.assertIn("srun: has slurmstepd start its processes, which is outside of the job", self.said())
 
     def test_exit_code_and_streams(self):
         # A command may close what it writes to, and read on.

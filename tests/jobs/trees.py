@@ -225,6 +225,20 @@ class Trees(unittest.TestCase):
         check_refused(self, tree, image, 65, "checksum")
         with open(manifest, "w") as f:
             f.write(text)
+        # The same of the newest of a directory: it is named, and the one before is taken.
+        newer = os.path.join(os.path.dirname(image), os.path.basename(image).split(".")[0] + ".000099.job")
+        os.mkdir(newer, 0o700)
+        with open(os.path.join(newer, "manifest.json"), "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            f.write(text.replace('"sid"', '"sie"', 1))
+        checked = subprocess.run([RESTART, "--check", "--json", os.path.dirname(image)], capture_output=True, text=True, cwd=tree.work,
+                                 env=environment(), timeout=PATIENCE, check=False)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        said = json.loads(checked.stdout)
+        self.assertEqual(said["job"], image)
+        [note] = [note for note in said["notes"] if "passed over" in note]
+        self.assertIn(newer, note)
+        self.assertIn(os.path.basename(image) + ", which is older, is restarted", note)
+        shutil.rmtree(newer)
         os.chmod(manifest, 0o666)
         check_refused(self, tree, image, 77, "manifest")
         os.chmod(manifest, 0o600)

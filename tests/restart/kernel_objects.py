@@ -155,6 +155,23 @@ class Addresses(SteppedTest):
         self.do(self.LISTENS)
         self.assertEqual(self.ask("y.recv(10)"), "b'hello'")
 
+    @needs_root
+    def test_port_that_is_waited_for(self):
+        """Who may not end the connection waits for it, and says so while it waits."""
+        self.start()
+        self.do(*self.WAITS)
+        before = self.ask("s.getsockname()")
+        self.checkpoint()
+        self.kill_program()
+        self.program = Program(["setpriv", "--bounding-set=-net_admin", RESTART, self.images])
+        self.addCleanup(self.program.child.kill)
+        self.assertIn(b"waiting for it", self.program.child.stderr.readline())
+        of_port = ["state", "time-wait", "sport", "=", before.rstrip(")").split()[1]]
+        self.assertNotEqual(subprocess.run(["ss", "-tnH", *of_port], capture_output=True, check=True).stdout, b"")
+        subprocess.run(["ss", "-K", "-tnH", *of_port], capture_output=True, check=True)
+        self.assertEqual(self.ask("s.getsockname()"), before)
+        self.end()
+
     def test_port_that_somebody_listens_on_is_refused(self):
         self.start()
         self.do("s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()")

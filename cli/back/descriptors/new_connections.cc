@@ -56,7 +56,7 @@ bool takes(const ImageSocket& listener, const SocketName& to) {
 class NewConnections {
  public:
   NewConnections(const std::vector<StandingMember>& members, OtherHosts& others)
-      : members_(members), others_(others), builder_(&working_, {}) {}
+      : members_(members), others_(others), builder_(&working_, {}, {}) {}
 
   Result<std::vector<ReplacedFiles>> make() {
     CKPT_TRY(working_.open_above(-1));

@@ -5,6 +5,7 @@
 
 #include "base/named_points.h"
 #include "cli/back/job/connect_part.h"
+#include "cli/back/job/enter_part.h"
 #include "cli/back/job/job_back.h"
 #include "cli/back/job/other_hosts.h"
 #include "cli/keeper/host_keeper.h"
@@ -43,11 +44,13 @@ ExitCode run_back_part() {
   Json plan;
   if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, kPlanMs))
     return report(failure(ExitCode::kUsage, "back-part", "is started by an agent", "use ckpt back"));
+  auto outside = enter_part(plan.value("first", 0));
+  if (outside.ok() && outside->has_value()) return static_cast<ExitCode>(**outside);
   // CKPT_TEST_POINT="POINT@HOST=kill"
   static const std::string host = plan.value("host", "");
   static const int pid = getpid();
   if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, host.c_str(), &pid);
-  auto answer = back_part(plan);
+  auto answer = outside.ok() ? back_part(plan) : Result<Answer>(outside.error());
   if (!answer.ok()) {
     write_line(STDIN_FILENO, {{"say", "failed"},
                               {"code", static_cast<int>(answer.error().code)},

@@ -31,7 +31,6 @@ namespace ckpt::cli {
 namespace {
 
 constexpr int64_t kLongNs = 3600'000'000'000;
-constexpr int64_t kStartNs = 5'000'000'000;  // between exec and the library's start
 
 // One attempt.
 class JobBack {
@@ -111,14 +110,14 @@ class JobBack {
         return failure(ExitCode::kUnsupported, label, "has ended since the checkpoint", kRemedy);
       }
       Member member{&m, {}, nullptr, false, {}};
-      auto target = await_target(m.pid, kStartNs);
+      auto target = await_target(m.pid);
       if (!target.ok()) return target.error();
       if (target->inner_pid != m.pid)
         return failure(ExitCode::kUnsupported, label, "is in another pid namespace", kRemedy);
       member.target = std::move(*target);
       members_.push_back(std::move(member));
     }
-    processes_ = std::make_unique<JobProcesses>(manifest_.job, std::move(pids));
+    processes_ = std::make_unique<JobProcesses>(manifest_.job, std::move(pids), options_.others != nullptr);
     CKPT_TRY(gate_.open(gate_members()));
     if (options_.others != nullptr) {
       far_.emplace(*options_.others, gate_);
@@ -173,8 +172,8 @@ class JobBack {
   Result<void> hold_all() {
     for (Member& m : members_) CKPT_TRY(m.back->hear_held());
     points::at("back.held");
-    for (const int64_t until = now_ns() + kStartNs;;) {
-      auto settled = add_late(now_ns() > until);
+    for (const int64_t held_ns = now_ns();;) {
+      auto settled = add_late(now_ns() - held_ns);
       if (!settled.ok()) return settled.error();
       if (*settled) return {};
     }
@@ -183,13 +182,13 @@ class JobBack {
   // The manifest has it, or it stands with the others.
   bool is_known(const JobProcess& p) const { return manifest_.member(p.pid) != nullptr || late_.has(p.pid); }
 
-  // True: there was no new process. last: a process that cannot be asked yet is an error.
-  Result<bool> add_late(bool last) {
+  // True: there was no new process.
+  Result<bool> add_late(int64_t waited_ns) {
     bool any = false;
     for (const JobProcess& p : processes_->list()) {
       if (is_known(p) || p.ended()) continue;
       any = true;
-      CKPT_TRY(late_.add(p, gate_members(), limits_, last));
+      CKPT_TRY(late_.add(p, gate_members(), limits_, waited_ns));
     }
     return !any;
   }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fmt/core.h>
 #include <linux/kcmp.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +22,12 @@ std::string read_text(const std::string& path) {
   std::ostringstream all;
   all << in.rdbuf();  // of a process that ends meanwhile an iterator throws
   return all.str();
+}
+
+bool is_in_another_namespace(int pid) {
+  struct stat own, theirs;
+  return stat("/proc/self/ns/pid", &own) == 0 &&
+         stat(fmt::format("/proc/{}/ns/pid", pid).c_str(), &theirs) == 0 && own.st_ino != theirs.st_ino;
 }
 
 }  // namespace
@@ -48,6 +55,7 @@ bool borrows_memory(const JobProcess& process) {
 }
 
 bool JobProcesses::names_job(int pid) const {
+  if (over_hosts_ && is_in_another_namespace(pid)) return false;
   const std::string environment = read_text(fmt::format("/proc/{}/environ", pid));
   const std::string wanted = "CKPT_JOB=" + digits_;
   for (size_t at = environment.find(wanted); at != std::string::npos; at = environment.find(wanted, at + 1)) {

@@ -28,9 +28,10 @@ bool borrows_memory(const JobProcess& process);
 
 class JobProcesses {
  public:
-  // digits: the job's id as its environment has it. members: processes that belong to it in any case.
-  JobProcesses(std::string digits, std::set<int> members)
-      : digits_(std::move(digits)), members_(std::move(members)) {}
+  // digits: the job's id as its environment has it. members: processes that belong to it in any case. over_hosts: other
+  // parts of the job may be on this host, in pid namespaces of their own below this one.
+  JobProcesses(std::string digits, std::set<int> members, bool over_hosts)
+      : digits_(std::move(digits)), members_(std::move(members)), over_hosts_(over_hosts) {}
   // All processes of the job but this process and its ancestors. By pid.
   std::vector<JobProcess> list();
 
@@ -39,6 +40,7 @@ class JobProcesses {
 
   const std::string digits_;
   const std::set<int> members_;
+  const bool over_hosts_;
   std::map<int, uint64_t> strangers_;  // looked at before: pid and `started`
 };
 

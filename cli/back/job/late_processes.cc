@@ -16,6 +16,14 @@
 
 namespace ckpt::cli {
 
+namespace {
+
+// A process that is known to be between fork, exec and the library's start gets there, on a machine that is taken by others
+// late. Any other may just be about to end.
+constexpr int64_t kStartNs = 30'000'000'000, kEndNs = 5'000'000'000;
+
+}  // namespace
+
 std::string label_of(int pid, const std::string& name) {
   return fmt::format("{} ({})", pid, printable(name));
 }
@@ -26,10 +34,10 @@ void wait_a_moment() {
 }
 
 Result<void> LateProcesses::add(const JobProcess& process, uint32_t members, const AskLimits& limits,
-                                bool last) {
+                                int64_t waited_ns) {
   const std::string label = label_of(process.pid, process.name);
   if (borrows_memory(process)) {
-    if (!last) {
+    if (waited_ns < kStartNs) {
       wait_a_moment();
       return {};
     }
@@ -37,11 +45,12 @@ Result<void> LateProcesses::add(const JobProcess& process, uint32_t members, con
                    "was born since the checkpoint and uses its parent's memory (vfork)",
                    "end it first; nothing was changed");
   }
-  auto asked = ask_to_stand(process, members, limits);
+  bool starting = false;
+  auto asked = ask_to_stand(process, members, limits, starting);
   if (asked.ok()) return {};
   JobProcess now;
   if (!look_at_process(process.pid, now) || now.ended() || now.started != process.started) return {};
-  if (!last) {
+  if (waited_ns < (starting ? kStartNs : kEndNs)) {
     wait_a_moment();
     return {};
   }
@@ -51,9 +60,9 @@ Result<void> LateProcesses::add(const JobProcess& process, uint32_t members, con
       "end it first; nothing was changed");
 }
 
-Result<void> LateProcesses::ask_to_stand(const JobProcess& process, uint32_t members,
-                                         const AskLimits& limits) {
-  auto target = examine_target(process.pid);
+Result<void> LateProcesses::ask_to_stand(const JobProcess& process, uint32_t members, const AskLimits& limits,
+                                         bool& starting) {
+  auto target = examine_target(process.pid, &starting);
   if (!target.ok()) return target.error();
   auto late = std::make_unique<Process>();
   late->target = std::move(*target);
@@ -64,6 +73,7 @@ Result<void> LateProcesses::ask_to_stand(const JobProcess& process, uint32_t mem
   AskOptions wishes;
   wishes.back_of_job = true;
   auto connection = call(late->target, ControlOperation::kBack, brief, wishes);
+  starting = !connection.ok() && connection.error().code == ExitCode::kTimeout;
   if (!connection.ok()) return connection.error();
   late->connection = std::move(*connection);
   BackOrder order{};

@@ -27,9 +27,9 @@ class LateProcesses {
  public:
   explicit LateProcesses(const JobGate& gate) : gate_(gate) {}
 
-  // Asks the process to stand. A process that cannot be asked yet is left for the next look; last: there is no
-  // next look, and such a process is an error.
-  Result<void> add(const JobProcess& process, uint32_t members, const AskLimits& limits, bool last);
+  // Asks the process to stand. One that cannot be asked yet is left for the next look, unless that has been so for too
+  // long: waited_ns is the time since the others cannot make processes any more.
+  Result<void> add(const JobProcess& process, uint32_t members, const AskLimits& limits, int64_t waited_ns);
   bool has(int pid) const;
   size_t size() const { return processes_.size(); }
   std::vector<int32_t> pids() const;
@@ -46,7 +46,9 @@ class LateProcesses {
     Target target;
     ScopedFd connection;
   };
-  Result<void> ask_to_stand(const JobProcess& process, uint32_t members, const AskLimits& limits);
+  // starting: an error may pass by itself.
+  Result<void> ask_to_stand(const JobProcess& process, uint32_t members, const AskLimits& limits,
+                            bool& starting);
   static Result<void> hear(const Process& process, const AskLimits& limits, BackSays what);
   void reply(BackReplyKind kind) const;
 

@@ -100,6 +100,7 @@ void Agent::obey(const Json& j) {
 Result<void> Agent::begin_back(const Json& order) {
   Json plan = order["plan"];
   plan["keeps_callers"] = job_ + ":" + task_.value("host", "");
+  plan["first"] = root_ > 0 ? root_ : child_;
   const ReachedPart part = reach_part(plan.value("part", ""));
   const bool there = checksum_of_file(part.path + "/" + job::kManifestName) == plan.value("checksum", "");
   CKPT_TRY(back_.begin(plan));

@@ -13,7 +13,7 @@ namespace ckpt::cli {
 
 namespace {
 
-constexpr int64_t kAnswerNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
+constexpr int64_t kHaveNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
 
 // One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an exchange which was
 // given up before say so late.
@@ -138,7 +138,7 @@ Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, con
                                     {"checksum", p.checksum},
                                     {"memory", manifest.redundancy.value("memory", uint64_t{0})}});
   }
-  auto have = collect(crew, "have", 0, kAnswerNs, meanwhile);
+  auto have = collect(crew, "have", 0, kHaveNs, meanwhile);
   if (!have.ok()) return have.error();
   if (!kept) return std::string();  // each says for itself what it lacks
   std::vector<bool> lost;

@@ -13,7 +13,7 @@ namespace ckpt::cli {
 // The job's processes go back in place. Those of some hosts may not get there when others have: then all are restarted from the
 // same checkpoint, where they are.
 void Head::go_back(const std::string& wish) {
-  auto back = GoingBack::prepare(crew_, table_, job_, wish.empty() ? directory_ : wish);
+  auto back = GoingBack::prepare(crew_, job_, wish.empty() ? directory_ : wish);
   if (!back.ok()) return answer(said_of_error(back.error()));
   auto done = back->run([this, &back] { return back->was_decided() ? Result<void>() : meanwhile(0); });
   if (done.ok()) return answer(std::move(*done));
@@ -44,7 +44,7 @@ void Head::go_back(const std::string& wish) {
 // The checkpoint counts, and all stand.
 Head::MoveEnd Head::move(uint64_t id) {
   Result<void> result = moving_->bring(parts_, [this, id] { return meanwhile(id); });
-  if (result.ok() && moving_->may_be_in_place(table_)) {
+  if (result.ok()) {
     if (const auto end = move_in_place(id)) return *end;
   }
   bool decided = false;
@@ -70,13 +70,15 @@ void Head::decide_move() {
 
 // nothing: it takes a restart of all hosts, and all stand as they did.
 std::optional<Head::MoveEnd> Head::move_in_place(uint64_t id) {
-  const int part = moving_->parts()[0];
-  in_place_ = std::make_unique<MovingInPlace>(crew_, moving_->there(), part, run_, recorded_, path_);
+  const std::vector<int>& parts = moving_->parts();
+  in_place_ = std::make_unique<MovingInPlace>(crew_, moving_->there(), parts, run_, recorded_, path_);
   const auto done = in_place_->run(
       id, [this, id] { return meanwhile(id); },
-      [this, part] {
-        if (askers_.served() && askers_.served()->host == part) decide_move();
-        askers_.forget_host(part);
+      [this, &parts] {
+        for (const int part : parts) {
+          if (askers_.served() && askers_.served()->host == part) decide_move();
+          askers_.forget_host(part);
+        }
       });
   if (done.ok()) {
     table_ = in_place_->table();

@@ -260,13 +260,6 @@ Result<void> Moving::hear_from_all(const char* say, uint64_t id) {
   return {};
 }
 
-bool Moving::may_be_in_place(const Json& table) const {
-  const auto shares = who_shares(table);
-  if (parts_.size() != 1 || std::find(shares.begin(), shares.end(), true) != shares.end()) return false;
-  return std::none_of(crew_.hosts().begin(), crew_.hosts().end(),
-                      [this](const CrewHost& host) { return host.where == to_; });
-}
-
 Result<void> Moving::end_all(uint64_t id, const std::function<void()>& decided) {
   // The new host is there as well.
   for (size_t i = 0; i < parts_.size(); ++i) there_.tell(static_cast<int>(i), {{"say", "clock"}});

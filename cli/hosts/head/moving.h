@@ -44,9 +44,6 @@ class Moving {
   const std::vector<int>& parts() const { return parts_; }
   const std::string& to() const { return to_; }
   const std::string& from() const { return from_; }
-  // Of one part alone, which comes to a host without others: the processes of the other hosts need not be restarted
-  // (cli/hosts/head/moving_in_place.h). table: of the job's hosts.
-  bool may_be_in_place(const Json& table) const;
   Crew& there() { return there_; }
 
  private:

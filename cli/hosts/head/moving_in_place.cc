@@ -1,5 +1,7 @@
 #include "cli/hosts/head/moving_in_place.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/clock.h"
@@ -31,16 +33,16 @@ Result<void> all_say_yes(const Crew& crew, const std::vector<Json>& said, const 
 
 }  // namespace
 
-MovingInPlace::MovingInPlace(Crew& crew, Crew& there, int part, const HostsRun& run, HostsManifest manifest,
-                             std::string path)
+MovingInPlace::MovingInPlace(Crew& crew, Crew& there, std::vector<int> parts, const HostsRun& run,
+                             HostsManifest manifest, std::string path)
     : crew_(crew),
       there_(there),
-      part_(part),
+      parts_(std::move(parts)),
       run_(run),
       manifest_(std::move(manifest)),
       path_(std::move(path)),
       number_(next_number()),
-      cookie_(cluster::hex_of(cluster::make_secret()).substr(0, 16)) {
+      cookie_(strtoull(cluster::hex_of(cluster::make_secret()).substr(0, 16).c_str(), nullptr, 16)) {
   swap_hosts();
 }
 
@@ -50,17 +52,31 @@ MovingInPlace::~MovingInPlace() {
   swap_hosts();
 }
 
-void MovingInPlace::swap_hosts() { std::swap(crew_.hosts()[static_cast<size_t>(part_)], there_.hosts()[0]); }
+void MovingInPlace::swap_hosts() {
+  for (size_t i = 0; i < parts_.size(); ++i)
+    std::swap(crew_.hosts()[static_cast<size_t>(parts_[i])], there_.hosts()[i]);
+}
+
+bool MovingInPlace::goes(size_t part) const {
+  return std::find(parts_.begin(), parts_.end(), static_cast<int>(part)) != parts_.end();
+}
+
+// Parts that are on one host have one space of names.
+std::string MovingInPlace::cookie_of(size_t part) const { return fmt::format("{:016x}", cookie_ + part); }
 
 void MovingInPlace::tell_others(const Json& what) {
-  for (int i = 0; i < static_cast<int>(crew_.hosts().size()); ++i) {
-    if (i != part_) crew_.tell(i, what);
+  for (size_t i = 0; i < crew_.hosts().size(); ++i) {
+    if (!goes(i)) crew_.tell(static_cast<int>(i), what);
   }
+}
+
+void MovingInPlace::tell_new(const Json& what) {
+  for (const int part : parts_) crew_.tell(part, what);
 }
 
 std::vector<AwaitedWord> MovingInPlace::words(const AwaitedWord& of_others, const AwaitedWord& of_new) const {
   std::vector<AwaitedWord> all(crew_.hosts().size(), of_others);
-  all[static_cast<size_t>(part_)] = of_new;
+  for (const int part : parts_) all[static_cast<size_t>(part)] = of_new;
   return all;
 }
 
@@ -70,7 +86,7 @@ Result<std::vector<Json>> MovingInPlace::hear(const std::vector<AwaitedWord>& aw
                   [&]() -> Result<void> {
                     if (now_ns() >= next_word_ns_) {
                       next_word_ns_ = now_ns() + kWordToOldNs;
-                      there_.tell(0, {{"say", "wait"}, {"id", id_}});
+                      there_.tell_all({{"say", "wait"}, {"id", id_}});
                     }
                     return meanwhile ? meanwhile() : Result<void>();
                   }}
@@ -87,7 +103,11 @@ Result<void> MovingInPlace::run(uint64_t id, const std::function<Result<void>()>
   decided();
   swap_hosts();
   CKPT_TRY(end_old());
-  tell_others({{"say", "reconnect"}, {"id", id_}, {"cookie", cookie_}, {"table", starts_->table()}});
+  for (size_t i = 0; i < crew_.hosts().size(); ++i) {
+    if (goes(i)) continue;
+    crew_.tell(static_cast<int>(i),
+               {{"say", "reconnect"}, {"id", id_}, {"cookie", cookie_of(i)}, {"table", starts_->table()}});
+  }
   if (auto all = hear(words(step("reconnected"), {}), kReconnectNs, {}); !all.ok()) return all.error();
   has_moved_ = true;
   return {};
@@ -95,12 +115,12 @@ Result<void> MovingInPlace::run(uint64_t id, const std::function<Result<void>()>
 
 // Until all connections are there, beside the old ones, and all processes of the part on the new host.
 Result<void> MovingInPlace::get_ready(const std::function<Result<void>()>& meanwhile) {
-  auto starts = PartStarts::prepare(crew_, path_, manifest_, run_);
+  auto starts = PartStarts::prepare(crew_, path_, manifest_, run_, parts_);
   if (!starts.ok()) return starts.error();
   starts_ = std::move(*starts);
   for (size_t i = 0; i < manifest_.parts.size(); ++i) {
     const auto& part = manifest_.parts[i];
-    if (static_cast<int>(i) == part_) continue;
+    if (goes(i)) continue;
     crew_.tell(static_cast<int>(i), {{"say", "back"},
                                      {"plan",
                                       {{"id", number_},
@@ -108,20 +128,20 @@ Result<void> MovingInPlace::get_ready(const std::function<Result<void>()>& meanw
                                        {"part", part.directory},
                                        {"checksum", part.checksum},
                                        {"connections", Json::array()},
-                                       {"cookie", cookie_},
-                                       {"lost", starts_->plan(i, starts_->connections_of({part_}))}}}});
+                                       {"cookie", cookie_of(i)},
+                                       {"lost", starts_->plan(i, starts_->connections_of(parts_))}}}});
   }
   // First those that stay: what cannot be done is found before anything is started.
   if (auto all = hear(words(step("prepared"), {}), kPartNs, meanwhile); !all.ok()) {
     takes_restart_ = all.error().code == ExitCode::kUnsupported;
     return all.error();
   }
-  crew_.tell(part_, starts_->of(static_cast<size_t>(part_)));
+  for (const int part : parts_) crew_.tell(part, starts_->of(static_cast<size_t>(part)));
   tell_others({{"say", "back_go"}, {"step", "prepared"}});
   if (auto all = hear(words(step("listening"), {"listening"}), kPartNs, meanwhile); !all.ok())
     return all.error();
   tell_others({{"say", "back_go"}, {"step", "listening"}});
-  crew_.tell(part_, {{"say", "connect"}});
+  tell_new({{"say", "connect"}});
   auto all = hear(words(step("ready"), {"ready"}), kPartNs, meanwhile);
   return all.ok() ? Result<void>() : all.error();
 }
@@ -129,19 +149,20 @@ Result<void> MovingInPlace::get_ready(const std::function<Result<void>()>& meanw
 Result<void> MovingInPlace::all_stand() {
   const Json question{{"say", "stands"}, {"id", id_}};
   tell_others(question);
-  there_.tell(0, question);
+  there_.tell_all(question);
   const AwaitedWord word{"stands", "", id_};
   auto others = HearEach{crew_, kStandNs}.hear(words(word, {}));
   if (!others.ok()) return others.error();
   CKPT_TRY(all_say_yes(crew_, *others, "its processes do not stand any more"));
-  auto old = HearEach{there_, kStandNs}.hear({word});
+  auto old = HearEach{there_, kStandNs}.hear(std::vector<AwaitedWord>(parts_.size(), word));
   if (!old.ok()) return old.error();
   return all_say_yes(there_, *old, "its processes do not stand any more");
 }
 
 Result<void> MovingInPlace::end_old() {
-  there_.tell(0, {{"say", "end_here"}, {"id", id_}});
-  auto gone = HearEach{there_, kStandNs}.hear({{"gone", "", id_, true}});
+  there_.tell_all({{"say", "end_here"}, {"id", id_}});
+  const AwaitedWord word{"gone", "", id_, true};
+  auto gone = HearEach{there_, kStandNs}.hear(std::vector<AwaitedWord>(parts_.size(), word));
   if (!gone.ok()) return gone.error();
   CKPT_TRY(all_say_yes(there_, *gone, "its processes could not be ended"));
   old_has_ended_ = true;
@@ -152,13 +173,16 @@ Result<void> MovingInPlace::end_all() {
   crew_.tell_all({{"say", "back_end"}, {"id", number_}});
   const AwaitedWord word{"gone", "", number_, true}, nothing{"", "", 0, true};
   // Processes on the new host have never run: where its agent is gone, nobody lets them.
-  const bool new_is_there = crew_.hosts()[static_cast<size_t>(part_)].link.valid();
-  auto gone = HearEach{crew_, kStandNs}.hear(words(word, new_is_there ? word : nothing));
+  auto awaited = words(word, word);
+  for (const int part : parts_) {
+    if (!crew_.hosts()[static_cast<size_t>(part)].link.valid()) awaited[static_cast<size_t>(part)] = nothing;
+  }
+  auto gone = HearEach{crew_, kStandNs}.hear(awaited);
   return gone.ok() ? all_say_yes(crew_, *gone, "its processes could not be ended") : gone.error();
 }
 
 Result<void> MovingInPlace::release() {
-  crew_.tell(part_, {{"say", "go"}});
+  tell_new({{"say", "go"}});
   auto runs = HearEach{crew_, kPartNs}.hear(words({"", "", 0, true}, {"started"}));
   return runs.ok() ? Result<void>() : runs.error();
 }

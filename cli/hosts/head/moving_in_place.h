@@ -23,9 +23,9 @@ namespace ckpt::cli {
 
 class MovingInPlace {
  public:
-  // there: the new host's agent, which has taken the name of the part. It becomes a host of the crew; the old one is in
-  // `there` then. After an error of run() both are where they were when this is destroyed.
-  MovingInPlace(Crew& crew, Crew& there, int part, const HostsRun& run, HostsManifest manifest,
+  // there: the new host's agents, one for each part, which have taken the names of these. They become hosts of the crew;
+  // the old ones are in `there` then. After an error of run() all are where they were when this is destroyed.
+  MovingInPlace(Crew& crew, Crew& there, std::vector<int> parts, const HostsRun& run, HostsManifest manifest,
                 std::string path);
   ~MovingInPlace();
   MovingInPlace(const MovingInPlace&) = delete;
@@ -49,7 +49,10 @@ class MovingInPlace {
 
  private:
   void swap_hosts();
+  bool goes(size_t part) const;
   void tell_others(const Json& what);
+  void tell_new(const Json& what);
+  std::string cookie_of(size_t part) const;
   std::vector<AwaitedWord> words(const AwaitedWord& of_others, const AwaitedWord& of_new) const;
   AwaitedWord step(const char* name) const { return {"back_step", name, number_}; }
   Result<std::vector<Json>> hear(const std::vector<AwaitedWord>& awaited, int64_t patience_ns,
@@ -59,12 +62,12 @@ class MovingInPlace {
   Result<void> end_old();
 
   Crew &crew_, &there_;
-  const int part_;
+  const std::vector<int> parts_;
   const HostsRun& run_;
   const HostsManifest manifest_;
   const std::string path_;
   const uint64_t number_;  // of this attempt
-  const std::string cookie_;
+  const uint64_t cookie_;
   std::optional<PartStarts> starts_;
   uint64_t id_ = 0;
   int64_t next_word_ns_ = 0;

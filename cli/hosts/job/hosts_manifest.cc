@@ -15,6 +15,7 @@
 
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
+#include "cli/text/text_out.h"
 
 namespace ckpt::cli {
 
@@ -181,13 +182,25 @@ std::string find_hosts_manifest(const std::string& path) {
   return names.empty() ? "" : path + "/" + names.back();
 }
 
-std::string newest_hosts_manifest(const std::string& directory, const std::string& job) {
+std::string newest_hosts_manifest(const std::string& directory, const std::string& job,
+                                  std::vector<std::string>* passed_over) {
   const auto paths = hosts_manifests_in(directory);
   for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
     auto manifest = read_hosts_manifest(*path);
     if (manifest.ok() && manifest->job == job) return *path;
+    // One that is gone meanwhile was removed because there are newer ones.
+    if (!manifest.ok() && manifest.error().code != ExitCode::kNotFound && passed_over != nullptr)
+      passed_over->push_back(
+          fmt::format("{}; it is passed over for an older checkpoint", manifest.error().message()));
   }
   return "";
+}
+
+std::string newest_to_go_on_from(const std::string& directory, const std::string& job) {
+  std::vector<std::string> passed_over;
+  const std::string path = newest_hosts_manifest(directory, job, &passed_over);
+  for (const std::string& note : passed_over) fmt::print(stderr, "ckpt: {}\n", printable(note));
+  return path;
 }
 
 }  // namespace ckpt::cli

@@ -37,7 +37,11 @@ Result<HostsManifest> read_hosts_manifest(const std::string& path);
 // The newest in a directory, or the path itself if it is one. "": none.
 std::string find_hosts_manifest(const std::string& path);
 // The newest of this job in a directory, which may have those of others as well. "": none.
-std::string newest_hosts_manifest(const std::string& directory, const std::string& job);
+// passed_over: a line for each newer one that cannot be used, whose job nobody knows.
+std::string newest_hosts_manifest(const std::string& directory, const std::string& job,
+                                  std::vector<std::string>* passed_over = nullptr);
+// The same; these lines go to standard error.
+std::string newest_to_go_on_from(const std::string& directory, const std::string& job);
 uint64_t last_hosts_checkpoint(const std::string& directory);
 std::vector<std::string> hosts_manifests_in(const std::string& directory);  // paths, by their numbers
 std::string hosts_manifest_path(const std::string& directory, const HostsManifest& manifest);

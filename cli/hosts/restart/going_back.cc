@@ -42,9 +42,9 @@ GoingBack::GoingBack(Crew& crew, HostsManifest manifest, std::string path)
         return ++attempts;
       }()) {}
 
-Result<GoingBack> GoingBack::prepare(Crew& crew, const Json& table, const std::string& job,
-                                     const std::string& path) {
-  std::string found = newest_hosts_manifest(path, job);
+Result<GoingBack> GoingBack::prepare(Crew& crew, const std::string& job, const std::string& path) {
+  std::vector<std::string> passed_over;
+  std::string found = newest_hosts_manifest(path, job, &passed_over);
   if (found.empty()) found = find_hosts_manifest(path);
   if (found.empty())
     return failure(ExitCode::kNotFound, path, "has no checkpoint of several hosts",
@@ -56,17 +56,14 @@ Result<GoingBack> GoingBack::prepare(Crew& crew, const Json& table, const std::s
     same = manifest->parts[i].host == crew.hosts()[i].name;
   if (!same)
     return failure(ExitCode::kUsage, found, "is a checkpoint of another job", "name one of this job");
-  const auto shares = who_shares(table);
-  if (std::find(shares.begin(), shares.end(), true) != shares.end())
-    return failure(ExitCode::kUnsupported, "back",
-                   "several parts of this job are on one host, in namespaces of their own",
-                   "end the job, and bring it back with ckpt-restart --hosts");
   for (const CrewHost& h : crew.hosts()) {
     if (!h.link.valid())
       return failure(ExitCode::kUnavailable, h.where, "its agent is gone",
                      "ckpt-restart --hosts brings the job back");
   }
-  return GoingBack(crew, std::move(*manifest), found);
+  GoingBack back(crew, std::move(*manifest), found);
+  back.passed_over_ = std::move(passed_over);
+  return back;
 }
 
 void GoingBack::take_in(std::vector<int> parts, const PartStarts& starts) {
@@ -143,7 +140,7 @@ Result<Json> GoingBack::all_steps(const std::function<Result<void>()>& meanwhile
            {"hosts", done->size()},
            {"pause_ns", 0},
            {"connections", manifest_.connections.size()},
-           {"notes", Json::array()}};
+           {"notes", passed_over_}};
   for (const Json& one : *done) {
     for (const char* what : {"members", "ended", "threads", "bytes"})
       sum[what] = sum.value(what, uint64_t{0}) + one.value(what, uint64_t{0});

@@ -24,8 +24,7 @@ std::optional<std::string> back_wish_in(const Json& question);
 class GoingBack {
  public:
   // path: a checkpoint of this job. Errors: this job or checkpoint cannot go back in place.
-  static Result<GoingBack> prepare(Crew& crew, const Json& table, const std::string& job,
-                                   const std::string& path);
+  static Result<GoingBack> prepare(Crew& crew, const std::string& job, const std::string& path);
 
   // parts: of hosts that have died. Other hosts are in their place by now, with agents; these parts are restarted there
   // while those of the other hosts go back. Before run(). starts outlives this.
@@ -63,6 +62,7 @@ class GoingBack {
   Crew& crew_;
   HostsManifest manifest_;
   std::string path_;
+  std::vector<std::string> passed_over_;  // newer checkpoints
   const uint64_t number_;  // of this attempt: what hosts say late of one before is not for this one
   bool decided_ = false, told_to_go_ = false;
   std::vector<int> new_;  // parts whose hosts have died

@@ -25,7 +25,7 @@ class InPlace {
 
   // After an error the whole job is to be restarted: some of it may be gone by then.
   Result<void> run() {
-    const std::string path = newest_hosts_manifest(directory_, job_);
+    const std::string path = newest_to_go_on_from(directory_, job_);
     if (path.empty())
       return failure(ExitCode::kUnavailable, "the job", "has no checkpoint yet", "start it again");
     auto manifest = read_hosts_manifest(path);
@@ -37,9 +37,9 @@ class InPlace {
     CKPT_TRY(crew_.check_alike());
     bad_hosts_.clear();
     CKPT_TRY(recover_all(crew_, directory_of(path), *manifest));
-    auto starts = PartStarts::prepare(crew_, path, *manifest, run_);
+    auto starts = PartStarts::prepare(crew_, path, *manifest, run_, lost_);
     if (!starts.ok()) return starts.error();
-    auto back = GoingBack::prepare(crew_, starts->table(), job_, path);
+    auto back = GoingBack::prepare(crew_, job_, path);
     if (!back.ok()) return back.error();
     back->take_in(lost_, *starts);
     auto done = back->run([] {
@@ -70,10 +70,6 @@ class InPlace {
     std::set<std::string> stay(there_.where.begin(), there_.where.end());
     for (const std::string& host : dead) stay.erase(host);
     (void)replace(dead, there_);
-    const std::set<std::string> all(there_.where.begin(), there_.where.end());
-    if (all.size() != there_.where.size())
-      return failure(ExitCode::kUnsupported, "the job", "has no spare host: several parts come to one",
-                     "name more with --spare");
     for (const int part : lost_) come_.push_back(there_.where[static_cast<size_t>(part)]);
     fmt::print(stderr, "ckpt: {}: gone; the processes of {} go back in place to {}, those of {} come to {}\n",
                printable(fmt::format("{}", fmt::join(dead, ", "))),

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/checkpoints/disk_saves.h"
 #include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/head/hear_each.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
@@ -16,18 +18,27 @@ namespace ckpt::cli {
 
 namespace {
 
-// Where several parts come to one host: shares out the ports, which cannot be had twice.
-Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table) {
-  const auto shares = who_shares(table);
-  std::vector<std::vector<int>> ports(shares.size());
-  if (std::find(shares.begin(), shares.end(), true) != shares.end()) {
-    for (size_t i = 0; i < shares.size(); ++i)
-      crew.tell(static_cast<int>(i), {{"say", "look"}, {"part", manifest.parts[i].directory}});
-    auto parts = crew.expect_all("part", 120'000'000'000);
-    if (!parts.ok()) return parts.error();
-    for (size_t i = 0; i < shares.size(); ++i) ports[i] = (*parts)[i].value("ports", std::vector<int>());
+// Where several parts are on one host: shares out the ports, which cannot be had twice.
+Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table,
+                         const std::vector<int>& come) {
+  const auto gets = who_gets_ports(table, come);
+  std::vector<std::vector<int>> ports(gets.size());
+  std::vector<AwaitedWord> words(gets.size());
+  for (size_t i = 0; i < gets.size(); ++i) {
+    if (!gets[i]) continue;
+    words[i] = {"part"};
+    crew.tell(static_cast<int>(i), {{"say", "look"}, {"part", manifest.parts[i].directory}});
   }
-  share_ports(table, manifest.table, ports);
+  const auto look_for_end = []() -> Result<void> {
+    if (signal_to_end() == 0) return {};
+    return make_error(static_cast<ExitCode>(128 + signal_to_end()), 0, "the job is about to end");
+  };
+  auto said = HearEach{crew, 120'000'000'000, look_for_end}.hear(words);
+  if (!said.ok()) return said.error();
+  for (size_t i = 0; i < gets.size(); ++i) {
+    if (gets[i]) ports[i] = (*said)[i].value("ports", std::vector<int>());
+  }
+  share_ports(table, manifest.table, ports, come);
   return {};
 }
 
@@ -86,7 +97,7 @@ void note_recovery(const HostsRun& run, Json& table) {
 }
 
 Result<PartStarts> PartStarts::prepare(Crew& crew, const std::string& path, const HostsManifest& manifest,
-                                       const HostsRun& run) {
+                                       const HostsRun& run, std::vector<int> come) {
   PartStarts starts;
   starts.manifest_ = manifest;
   starts.run_ = run;
@@ -96,7 +107,11 @@ Result<PartStarts> PartStarts::prepare(Crew& crew, const std::string& path, cons
   const std::string directory = directory_of(path);
   starts.home_ = starts.on_disk_ && directory.ends_with(kOnDisk) ? directory_of(directory) : directory;
   if (starts.home_[0] != '/') starts.home_ = working_directory() + "/" + starts.home_;
-  CKPT_TRY(share_hosts(crew, manifest, starts.table_));
+  if (come.empty()) {
+    come.resize(manifest.parts.size());
+    std::iota(come.begin(), come.end(), 0);
+  }
+  CKPT_TRY(share_hosts(crew, manifest, starts.table_, come));
   starts.shares_ = who_shares(starts.table_);
   starts.token_ = cluster::hex_of(cluster::make_secret());
   return starts;

@@ -28,8 +28,9 @@ void note_recovery(const HostsRun& run, Json& table);
 class PartStarts {
  public:
   // path: of the checkpoint. Each part comes to the crew's host of the same number; all of them are connected.
+  // come: the processes of all other parts stay where they are; empty: all come.
   static Result<PartStarts> prepare(Crew& crew, const std::string& path, const HostsManifest& manifest,
-                                    const HostsRun& run);
+                                    const HostsRun& run, std::vector<int> come = {});
 
   // What the agent of a part is told to bring it back.
   Json of(size_t part) const;

@@ -136,7 +136,7 @@ ExitCode go_on(const std::string& directory, const std::string& job, HostsRun ru
     const std::set<std::string> dead = hosts_of(end.lost, places);
     count_deaths(dead.size());
     const std::string names = fmt::format("{}", fmt::join(dead, ", "));
-    const std::string path = newest_hosts_manifest(directory, job);
+    const std::string path = newest_to_go_on_from(directory, job);
     if (path.empty())
       return report(failure(ExitCode::kUnavailable, names,
                             "is gone, and the job has no checkpoint yet to go on from", "start it again"));

@@ -20,6 +20,7 @@
 #include "cli/hosts/restart/in_place.h"
 #include "cli/hosts/restart/part_starts.h"
 #include "cli/hosts/restart/recover.h"
+#include "cli/starting/program.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -64,7 +65,7 @@ Result<void> make_directory(const std::string& path) {
   return {};
 }
 
-std::string base_name(const std::string& path) {
+std::string name_for_files(const std::string& path) {
   std::string name = path.substr(path.rfind('/') + 1);
   for (char& c : name) {
     if (!isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '_';
@@ -99,12 +100,8 @@ ExitCode run_over_hosts(const HostsRun& run) {
   if (run.program.empty())
     return report(failure(ExitCode::kUsage, "run", "no program given",
                           "ckpt run --hosts h1,h2 -- PROGRAM [arguments]"));
-  const std::string name = base_name(run.program[0]);
-  if (name == "srun") {
-    return report(failure(ExitCode::kUnsupported, "srun",
-                          "starts processes that are connected to slurmstepd, which is outside of the job",
-                          "start them with mpirun"));
-  }
+  const std::string name = name_for_files(run.program[0]);
+  if (auto r = check_launcher(run.program[0]); !r.ok()) return report(r.error());
   block_signals();
   const auto dir = run.settings.find("CKPT_DIR");
   std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());

@@ -1,11 +1,12 @@
 """Programs of MPI as the distribution has them, over three hosts: checkpointed, killed on all hosts, brought back on three others, killed and
 brought back on two. Prints a row for each, of which docs/hosts.md has the table.
-  CKPT_LONG=1 programs_of_mpi.py [-v]      what is not installed is passed over: hpcc lammps netpipe-openmpi netpipe-mpich2
+  CKPT_LONG=1 programs_of_mpi.py [-v]      what is not installed is passed over: gromacs hpcc lammps netpipe-openmpi netpipe-mpich2
 """
 import glob
 import os
 import re
 import shutil
+import subprocess
 import sys
 import unittest
 
@@ -30,6 +31,25 @@ thermo 50
 thermo_modify flush yes
 run 1500
 """
+# 1,488 molecules of water in a box of 3.6 nm.
+WATER = """#include "oplsaa.ff/forcefield.itp"
+#include "oplsaa.ff/spce.itp"
+[ system ]
+water
+[ molecules ]
+"""
+CALM = "integrator = steep\nnsteps = 100\n"
+DYNAMICS = """integrator = md
+dt = 0.002
+nsteps = 600
+nstlog = 20
+nstcalcenergy = 20
+coulombtype = PME
+gen-vel = yes
+gen-temp = 300
+gen-seed = 7
+"""
+CUT_OFF = "rcoulomb = 0.9\nrvdw = 0.9\n"
 OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "vader,tcp,self", "--mca", "pml", "ob1", "--mca",
             "mpi_yield_when_idle", "1"]
 
@@ -92,6 +112,47 @@ class ProgramsOfMpi(OverHosts):
                    [self.says(of(5)), self.says(of(15))], lambda name: "Total wall time" in self.said(name))
         said = [m.group() for name in self.texts for m in row.finditer(self.texts[name][0].decode())]
         self.assertEqual(sorted(set(said), key=lambda r: int(r.split()[0])), rows)
+
+    def gromacs(self, *words):
+        # Its tools are nicer than anything else unless told otherwise.
+        done = subprocess.run(["gmx", "-quiet", words[0], "-nice", "0", *words[1:]], cwd=self.dir, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def water(self):
+        for name, text in (("topol.top", WATER), ("calm.mdp", CALM + CUT_OFF), ("run.mdp", DYNAMICS + CUT_OFF)):
+            with open(f"{self.dir}/{name}", "w", encoding="ascii") as f:
+                f.write(text)
+        self.gromacs("solvate", "-cs", "spc216.gro", "-box", "3.6", "3.6", "3.6", "-o", "water.gro", "-p", "topol.top")
+        self.gromacs("grompp", "-f", "calm.mdp", "-c", "water.gro", "-p", "topol.top", "-o", "calm.tpr")
+        self.gromacs("mdrun", "-deffnm", "calm", "-ntmpi", "1", "-ntomp", "1")
+        self.gromacs("grompp", "-f", "run.mdp", "-c", "calm.gro", "-p", "topol.top", "-o", "run.tpr")
+
+    def test_gromacs(self):
+        """Molecular dynamics with PME: all energies in its log, and where all atoms are in the end, are those of an uninterrupted run, to the last digit.
+        The checkpoints are at two instants of each of three runs."""
+        self.needs("gmx", "gmx_mpi", "mpirun.openmpi")
+        self.water()
+
+        def words(name):
+            return [*self.open_mpi("h1:2,h2:2,h3:2", 6), "gmx_mpi", "-quiet", "mdrun", "-s", "run.tpr", "-ntomp", "1", "-npme", "0", "-dlb", "no",
+                    "-notunepme", "-reprod", "-v", "-stepout", "20", "-cpt", "1000", "-cpo", f"{name}.cpt", "-g", f"{name}.log", "-c", f"{name}.gro", "-e", f"{name}.edr", "-o", f"{name}.trr"]
+
+        def found(name):
+            with open(f"{self.dir}/{name}.log", encoding="ascii", errors="replace") as f:
+                energies = [block.split("\n\n")[0] for block in f.read().split("Energies (kJ/mol)")[1:]]
+            with open(f"{self.dir}/{name}.gro", encoding="ascii") as f:
+                return energies, f.read()
+        whole = self.run_job(*words("whole"), hosts=HOSTS)
+        self.assertEqual(whole.wait(240), 0, self.said())
+        expected = found("whole")
+        self.assertGreater(len(expected[0]), 30)
+        for number, marks in enumerate(((40, 200), (100, 360), (220, 480))):
+            with self.subTest(marks=marks):
+                shutil.rmtree(self.images)
+                self.texts.clear()
+                self.lives("GROMACS 2022.5, 1,488 molecules of water, PME | Open MPI 4.1.4, 6", words(f"run{number}"),
+                           [self.says(f"step {mark}, ") for mark in marks], lambda name: "Performance:" in self.said(name))
+                self.assertEqual(found(f"run{number}"), expected)
 
     def test_hpcc(self):
         """All of its own checks pass."""
