@@ -50,9 +50,9 @@ for part; do
       cmake --build --preset clang --target ckpt_rt ckpt_heap
       if $run; then try_with_clang; fi
       ;;
-    look)  # clang at the rest of what is delivered, but for cli, which takes a minute: nothing is made of it
+    look)  # clang at the rest of what is delivered: nothing is made of it
       cmake --preset clang -B build-clang-look -DCKPT_UNITY=ON >/dev/null
-      "$root/scripts/clang_look.py" build-clang-look restart cluster plugins
+      "$root/scripts/clang_look.py" build-clang-look cli restart cluster plugins
       ;;
     tidy) "$root/scripts/tidy.sh" base copier image/format image/write libckpt_rt job/capture ;;
     # By clang: so both compilers build these tests, and their warnings are seen.

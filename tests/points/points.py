@@ -293,17 +293,14 @@ def run_one(build, point, way, action, base):
     return False
 
 
-def trials(short, points, ways):
+def trials(points, ways):
     chosen = []
-    turn = 0
     for point, those in POINTS.items():
         those = [w for w in those if w in ways]
         if point not in points or not those:
             continue
-        for way in [those[turn % len(those)]] if short else those:
-            chosen.append((point, way, "kill"))
-        turn += 1
-        if "fork" in those and point in IN_CHILD and (not short or point in ("fork.table", "commit.durable")):
+        chosen += [(point, way, "kill") for way in those]
+        if "fork" in those and point in IN_CHILD:
             chosen.append((point, "fork", "leave"))
     return chosen
 
@@ -311,7 +308,6 @@ def trials(short, points, ways):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=f"{SOURCE}/build")
-    parser.add_argument("--short", action="store_true", help="each point once")
     parser.add_argument("--ways", default=",".join(ALL))
     parser.add_argument("--points", default=",".join(POINTS))
     arguments = parser.parse_args()
@@ -325,7 +321,7 @@ def main():
     parent = f"{build}/tests/points"
     base = tempfile.mkdtemp(prefix="run.", dir=parent)
     run_reference(build, base)
-    chosen = trials(arguments.short, arguments.points.split(","), arguments.ways.split(","))
+    chosen = trials(arguments.points.split(","), arguments.ways.split(","))
     begin = time.monotonic()
     failed = sum(not run_one(build, *trial, base) for trial in chosen)
     if not os.listdir(base):

@@ -397,9 +397,10 @@ class DescriptorComparison {
       return range;
     };
     for (const auto& [id, kept] : still_open_.all()) {
+      const int fd = first_descriptor(then_, id);
       for_each_detail<LockDetail>(*kept.now, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
         if (static_cast<FileLockKind>(lock.kind) == FileLockKind::kPosix)
-          add_with(BackDescriptor::kLock, first_descriptor(then_, id), 0, 0, range_of(lock, F_UNLCK));
+          add_with(BackDescriptor::kLock, fd, 0, 0, range_of(lock, F_UNLCK));
       });
     }
     for (const auto& f : then_.open_files) {
