@@ -9,6 +9,7 @@
 
 #include "base/sockets/job_addresses.h"
 #include "cli/image/job_images.h"
+#include "cli/keeper/host_keeper.h"
 #include "cli/text/failure.h"
 #include "image/read/image_reader.h"
 #include "restart/descriptors/builder.h"
@@ -66,8 +67,10 @@ std::vector<bool> who_shares(const Json& table) {
   return shares;
 }
 
-std::vector<int> ports_of_part(const std::string& part) {
+std::vector<int> ports_of_part(const std::string& at) {
   std::set<int> ports;
+  const ReachedPart reached = reach_part(at);  // it may be in a keeper's memory
+  const std::string& part = reached.path;
   const JobEntry entry = examine_job(part);
   for (const ManifestMember& m : entry.manifest.members) {
     if (m.image.empty()) continue;

@@ -9,7 +9,7 @@
 
 namespace ckpt::job {
 
-// cookie: by which `ckpt connect-part` is found. Also reads the table of hosts anew, which the host's agent has written.
+// cookie: by which `ckpt back-part` is found. Also reads the table of hosts anew, which the host's agent has written.
 bool reconnect(uint64_t cookie);
 
 }  // namespace ckpt::job

@@ -15,6 +15,7 @@
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/memory_advice.h"
+#include "libckpt_rt/capture/memory/probes.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/file_saver.h"
@@ -151,6 +152,8 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   own_ranges(attempt, back_end);
   capture.map_before.expect(memory.mappings);
   CKPT_TRY(capture.map_before.read(space.own()));
+  // Where a filter forbids system calls, files are not read again.
+  if (!is_filtered()) capture.probe = find_probe(capture.map_before, capture.pages, space.arena());
   attempt.watch.look_up_in(&capture.map_before);
   CKPT_TRY(memory_advice::find_flags(capture.map_before, memory.resident));
   CKPT_TRY(capture.files.read(capture.map_before, space.arena()));

@@ -76,9 +76,14 @@ void note_keyring();
 // It has forbidden itself access to files (landlock).
 void note_landlock();
 // The calling thread has registered an rseq area of its own, or (address 0) has none any more.
-void note_rseq(uintptr_t address, uint32_t length, uint32_t signature);
-// It catches system calls itself, or does so no more (PR_SET_SYSCALL_USER_DISPATCH).
-void note_dispatch(bool on);
+struct RseqArea {
+  uintptr_t address = 0;  // 0: none
+  uint32_t length = 0, signature = 0;
+};
+// Of the calling thread; what was noted before.
+RseqArea note_rseq(const RseqArea& area);
+// The thread catches system calls itself, or does so no more (PR_SET_SYSCALL_USER_DISPATCH).
+void note_dispatch(int tid, bool on);
 // It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in the process,
 // also in a table of the agent.
 void note_queue_notice();

@@ -137,11 +137,20 @@ void end_strict() {
 // relaxed: read by a checkpoint that is asked for later.
 void note_keyring() { seccomp_state.own_keyring.store(true, std::memory_order_relaxed); }
 void note_landlock() { seccomp_state.landlocked.store(true, std::memory_order_relaxed); }
-void note_rseq(uintptr_t address, uint32_t length, uint32_t signature) {
-  own_rseq::note(reinterpret_cast<uintptr_t>(__builtin_thread_pointer()), {address, length, signature});
+RseqArea note_rseq(const RseqArea& area) {
+  const auto thread = reinterpret_cast<uintptr_t>(__builtin_thread_pointer());
+  const own_rseq::Area before = own_rseq::find(thread);
+  own_rseq::note(thread, {area.address, area.length, area.signature});
+  return {before.address, before.length, before.signature};
 }
-void note_dispatch(bool on) {
-  seccomp_state.dispatches.store(on ? sys::getpid() : 0, std::memory_order_relaxed);
+void note_dispatch(int tid, bool on) {
+  for (std::atomic<int>& place : seccomp_state.dispatching) {
+    int there = place.load(std::memory_order_relaxed);
+    if (there == tid && on) return;
+    if (there == tid) return place.store(0, std::memory_order_relaxed);
+    if (there == 0 && on && place.compare_exchange_strong(there, tid, std::memory_order_relaxed)) return;
+  }
+  if (on) seccomp_state.any_dispatches.store(true, std::memory_order_relaxed);
 }
 void note_queue_notice() { seccomp_state.queue_notice.store(true, std::memory_order_relaxed); }
 void note_namespaces(int left) { seccomp_state.left_namespaces.fetch_or(left, std::memory_order_relaxed); }

@@ -1,12 +1,10 @@
-// Protection whose faults are handled by the thread that writes: the fault back ends in-thread and mprotect.
-//
-//   in-thread   a userfaultfd with UFFD_FEATURE_SIGBUS. It is in the program's descriptor table, at a high
-//               number, as long as the guard is open: the thread that faults unprotects by it.
-//   mprotect    PROT_WRITE is taken away from mappings and given back piece by piece.
+// Write protection of the program's memory whose faults are handled by the threads that write, under the
+// guard (guard.h). What protects is one class each: InThreadMemory (in_thread_memory.h) by userfaultfd,
+// MprotectMemory (mprotect_memory.h) by mprotect.
 //
 // mprotect protects in the stop, in-thread ahead of it where the kernel protects holes (Linux 6.4). From the
 // stop on nothing is ever protected again before the next; ahead of it, only under a lock
-// (docs/fault_back_ends.md). Both may be used under the guard only (guard.h).
+// (docs/fault_back_ends.md). Both may be used under the guard only.
 //
 // Owner:     one checkpoint.
 // Callers:   unprotect, read: also threads of the program, in handlers; turn(), crowd(), protections(): the
@@ -17,9 +15,7 @@
 #include "base/locks/crowd_gate.h"
 #include "base/locks/turn_lock.h"
 #include "base/memory/arena.h"
-#include "base/raii_fd.h"
 #include "base/result.h"
-#include "base/settings/settings.h"
 #include "copier/copier.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/core/kernel/kernel_copy.h"
@@ -30,20 +26,20 @@ namespace ckpt {
 
 struct ThreadSlot;
 
-class GuardedMemory final : public ProgramMemory, public ArmedMemory {
+class GuardedMemory : public ProgramMemory, public ArmedMemory {
  public:
-  static bool can_protect_ahead(FaultBackEnd back_end);
+  // As the setting names it.
+  virtual const char* name() const = 0;
+  virtual bool can_protect_ahead() const { return false; }
   // In a stop. thread: the first of those that stand.
-  Result<void> open_stopped(FaultBackEnd back_end, bool ahead, ThreadSlot* thread, Arena& arena);
+  virtual Result<void> open_stopped(bool ahead, ThreadSlot* thread, Arena& arena);
   bool is_open() const { return open_; }
   // The descriptor in the program's table, or -1.
-  int descriptor() const { return program_fd_; }
+  virtual int descriptor() const { return -1; }
   // Mappings that other processes write to, or that only /proc/self/mem can read, become kEager.
   static void leave_out(std::span<Mapping> map);
   // In the stop: what cannot be protected becomes kEager.
   Result<void> add_stopped(std::span<Mapping> map);
-  // Whole mappings.
-  long add(AddrRange range) override;
   // A part of one mapping that was added. If it fails, nothing of the part is protected.
   long protect(AddrRange range) override;
   // Ahead of the stop: pages that must never be protected.
@@ -55,46 +51,41 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
   // Where cuts_mappings() is false: nothing of this whole mapping is protected any more, the kernel takes it
   // for ordinary memory again.
-  void remove(AddrRange range);
+  virtual void remove(AddrRange) {}
   // The agent's copies into these buffers are made the cheaper way (KernelCopy::use_for).
   void copy_into(AddrRange buffers) { copy_.use_for(buffers); }
   // In the next stop. thread: the first of those that stand.
-  void end_stopped(ThreadSlot* thread);
+  virtual void end_stopped(ThreadSlot*) { open_ = false; }
 
-  guard::Faults faults() const;
-  // mprotect cuts mappings, and what it took from them is known by the table of segments alone.
-  bool cuts_mappings() const { return back_end_ == FaultBackEnd::kMprotect; }
+  virtual guard::Faults faults() const = 0;
+  // Protection cuts mappings, and what it took from them is known by the table of segments alone.
+  virtual bool cuts_mappings() const = 0;
   // Does vm.max_map_count leave room for so many protected pieces, if they cut mappings?
-  bool has_room_for(size_t runs, size_t mappings) const;
+  virtual bool has_room_for(size_t, size_t) const { return true; }
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long read_pieces(std::span<const CopyPiece> pieces, bool readable) override;
-  // In-thread: whatever it returns, no registered page of the range is protected then.
-  long unprotect(AddrRange range) override;
+  long unprotect(AddrRange range) override = 0;
   long unprotect_many(AddrRange range) override;
-  // By mprotect: the program may have taken the right to write since, and would get it back.
-  bool may_unprotect_late() const override { return back_end_ != FaultBackEnd::kMprotect; }
   void wake(AddrRange) override {}
   void serve_waiting() override { turn_.yield(); }
   size_t batch() const override { return 8; }
   bool kernel_waits() const override { return false; }
   void each_busy(void (*visit)(void*, AddrRange), void* context) override;
 
+ protected:
+  GuardedMemory() = default;
+  ~GuardedMemory() = default;
+  static bool is_agent();
+  virtual long change(AddrRange range, bool writable) const = 0;
+  // In the stop: the mapping will be protected. False: it cannot be.
+  virtual Result<bool> take(const Mapping& m) = 0;
+
  private:
   void begin_serving(Served) override { turn_.lock(); }
   void end_serving() override { turn_.unlock(); }
-  struct Part {
-    AddrRange range;
-    uint32_t prot;
-  };
-  Result<void> open_userfaultfd_of(ThreadSlot* thread, bool ahead);
-  long change(AddrRange range, bool writable) const;
 
-  FaultBackEnd back_end_ = FaultBackEnd::kHandler;
-  int program_fd_ = -1;
-  ScopedFd agent_fd_;  // the same userfaultfd in the agent's table
   KernelCopy copy_;
-  ArenaVector<Part> parts_;  // of mprotect, in address order
   bool open_ = false;
   TurnLock turn_;
   CrowdGate crowd_;

@@ -418,10 +418,13 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     }
     case __NR_rseq: {
       constexpr long kUnregister = 1;  // RSEQ_FLAG_UNREGISTER
+      // Ahead of the call, for a stop may come right behind it: whether it is registered the stop asks the kernel.
+      hooks::RseqArea before{};
+      if (c != kUnregister)
+        before =
+            hooks::note_rseq({static_cast<uintptr_t>(a), static_cast<uint32_t>(b), static_cast<uint32_t>(d)});
       const long r = plain(nr, a, b, c, d, e, f);
-      if (r == 0)
-        hooks::note_rseq(c == kUnregister ? 0 : static_cast<uintptr_t>(a), static_cast<uint32_t>(b),
-                         static_cast<uint32_t>(d));
+      if (c == kUnregister ? r == 0 : r != 0) hooks::note_rseq(before);
       return r;
     }
     case __NR_keyctl:

@@ -58,8 +58,8 @@ void before_user(uint32_t) {}
 void begin_strict() {}
 void note_keyring() {}
 void note_landlock() {}
-void note_rseq(uintptr_t, uint32_t, uint32_t) {}
-void note_dispatch(bool) {}
+RseqArea note_rseq(const RseqArea&) { return {}; }
+void note_dispatch(int, bool) {}
 void note_queue_notice() {}
 void note_namespaces(int) {}
 void end_strict() {}

@@ -77,12 +77,16 @@ void Checkpoints::require(const Result<void>& result) {
 
 size_t Checkpoints::run() {
   program_.run([this] {
+    InThreadMemory in_thread;
+    MprotectMemory mprotect;
     if (how_.faults == FaultBackEnd::kHandler)
       take_by_handler();
     else if (how_.ahead)
       take_ahead_under_guard();
+    else if (how_.faults == FaultBackEnd::kInThread)
+      take_in_stop_under_guard(in_thread);
     else
-      take_in_stop_under_guard();
+      take_in_stop_under_guard(mprotect);
   });
   for (size_t i = 0; i < SmallKernel::kPages; ++i) {
     if (kernel_.page(i).is_protected()) fail("page " + std::to_string(i) + " is protected at the end");
@@ -137,7 +141,7 @@ void Checkpoints::take_ahead_under_guard() {
   Arena arena;
   SegmentTable table;
   PageScan pages;
-  GuardedMemory memory;
+  InThreadMemory memory;
   Arming arming(memory, pages, table);
   Copier copier(table, pool(), queue_.emplace(), memory);
   if (!arena.reserve(kListBytes) || !queue_->reserve(lists_, static_cast<uint32_t>(pool().buffers() + 1)))
@@ -147,7 +151,7 @@ void Checkpoints::take_ahead_under_guard() {
   program_.stop();
   ThreadSlot thread;
   thread.tid = sys::gettid();
-  require(memory.open_stopped(how_.faults, true, &thread, arena));
+  require(memory.open_stopped(true, &thread, arena));
   memory.copy_into(pool().range());
   open_guard(copier, memory, &arming);
   program_.go();
@@ -166,11 +170,10 @@ void Checkpoints::take_ahead_under_guard() {
 }
 
 // All is protected in the stop.
-void Checkpoints::take_in_stop_under_guard() {
+void Checkpoints::take_in_stop_under_guard(GuardedMemory& memory) {
   image_.assign(SmallKernel::kPages, 0);
   SegmentTable table;
   PageScan pages;
-  GuardedMemory memory;
   Copier copier(table, pool(), queue_.emplace(), memory);
   require(pages.open(scratch_));
   program_.idle();
@@ -178,7 +181,7 @@ void Checkpoints::take_in_stop_under_guard() {
   std::vector<Mapping> map = kernel_.map();
   ThreadSlot thread;
   thread.tid = sys::gettid();
-  require(memory.open_stopped(how_.faults, false, &thread, lists_));
+  require(memory.open_stopped(false, &thread, lists_));
   memory.copy_into(pool().range());
   require(memory.add_stopped(map));
   if (!table.reserve(lists_, kSegment, SmallKernel::kPages, SmallKernel::kPages) ||

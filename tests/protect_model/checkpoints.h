@@ -8,7 +8,8 @@
 
 #include "base/settings/settings.h"
 #include "copier/copier.h"
-#include "libckpt_rt/guard/guarded_memory.h"
+#include "libckpt_rt/guard/in_thread_memory.h"
+#include "libckpt_rt/guard/mprotect_memory.h"
 #include "libckpt_rt/protect/arming.h"
 #include "tests/protect_model/small_program.h"
 
@@ -44,7 +45,7 @@ class Checkpoints {
   void take_by_handler();
   bool take_one(Watch& watch, bool first, bool keep);
   void take_ahead_under_guard();
-  void take_in_stop_under_guard();
+  void take_in_stop_under_guard(GuardedMemory& memory);
   void protect_ahead(Arming& arming, Watch* renewed);
   void settle(Arming& arming, SegmentTable& table, std::vector<Mapping>& map);
   void look_at_stop(const SegmentTable& table, const std::vector<Mapping>& map);

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include "base/settings/settings.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/threads/urgency.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -24,6 +25,9 @@ long RawThread::spawn(void (*fn)(void*), void* arg, DescriptorTable) {
   return 0;
 }
 void RawThread::join() { test::stand_ins::join(); }
+
+// Said in messages alone.
+const char* fault_back_end_name(FaultBackEnd) { return "a back end"; }
 
 // The threads of the program are never so many that it matters.
 bool many_threads_run() { return false; }

@@ -158,6 +158,9 @@ class Probed(SteppedTest):
 
     def test_a_program_with_a_probe(self):
         self.enable(True)
+        # Not met yet: nothing shows it but the code.
+        code, said = self.now()
+        self.assertEqual((code, said["restartable"]), (NOT_RESTARTABLE, False), said)
         self.call()
         self.assertEqual(self.ask("'[uprobes]' in open('/proc/self/maps').read()"), "True")
         code, said = self.now()
@@ -166,7 +169,7 @@ class Probed(SteppedTest):
         # The kernel's own memory for it stays. What was there before is there again.
         self.enable(False)
         self.call()
-        self.assertEqual([n for n in self.checkpoint() if "probe" in n], [])
+        self.assertEqual(["uretprobe" in n for n in self.checkpoint() if "probe" in n], [True])
         self.kill_program()
         self.restart()
         self.call()

@@ -21,6 +21,7 @@ import tempfile
 import time
 
 NO_PROCESS = 67     # exit code of ckpt (docs/exit_codes.md)
+NOT_RESTARTABLE = 76
 STEP_TIMEOUT = 120  # seconds for ckpt now, and for a restart until the program runs
 
 
@@ -252,7 +253,9 @@ class Trial:
         except subprocess.TimeoutExpired:
             self.log("ckpt now hangs; the program's threads:\n" + describe_process(self.pid))
             raise Failure("ckpt now did not return") from None
-        if answer.returncode != 0:
+        # A program that cannot come back, such as one of which a thread has descriptors of its own, is taken all the same.
+        taken = answer.returncode == 0 or (answer.returncode == NOT_RESTARTABLE and not self.program.restartable)
+        if not taken:
             self.log(f"ckpt now: exit {answer.returncode}: {answer.stderr.strip()}")
             # It may be on its way out: what is left of it is to end, then.
             deadline = time.monotonic() + STEP_TIMEOUT

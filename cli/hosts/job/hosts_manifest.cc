@@ -126,8 +126,8 @@ Result<HostsManifest> read_hosts_manifest(const std::string& path) {
   ScopedFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
   if (!fd.valid() || fstat(fd.get(), &st) != 0)
-    return failure(ExitCode::kNotFound, path, fmt::format("cannot be read: {}", strerror(errno)),
-                   "name a checkpoint");
+    return failure(errno == ENOENT ? ExitCode::kNotFound : ExitCode::kIo, path,
+                   fmt::format("cannot be read: {}", strerror(errno)), "name a checkpoint");
   // As for images: a user who may write it decides what is started.
   if ((st.st_uid != geteuid() && st.st_uid != 0) || (st.st_mode & 022) != 0)
     return failure(ExitCode::kPermission, path, "belongs to someone else, or others may write it",

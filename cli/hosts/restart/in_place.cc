@@ -64,12 +64,15 @@ class InPlace {
  private:
   Result<void> choose_hosts(const std::string& path) {
     const auto dead = hosts_of(lost_, there_);
-    if (dead.size() == std::set<std::string>(there_.where.begin(), there_.where.end()).size())
+    // Of a host that has several parts one may be lost alone, with its agent.
+    std::set<std::string> stay;
+    for (size_t i = 0; i < there_.where.size(); ++i) {
+      if (std::find(lost_.begin(), lost_.end(), static_cast<int>(i)) == lost_.end())
+        stay.insert(there_.where[i]);
+    }
+    if (stay.empty() || !replace(dead, there_, &lost_))
       return failure(ExitCode::kUnavailable, "the job", "has no host left",
                      "ckpt-restart --hosts brings it back");
-    std::set<std::string> stay(there_.where.begin(), there_.where.end());
-    for (const std::string& host : dead) stay.erase(host);
-    (void)replace(dead, there_);
     for (const int part : lost_) come_.push_back(there_.where[static_cast<size_t>(part)]);
     fmt::print(stderr, "ckpt: {}: gone; the processes of {} go back in place to {}, those of {} come to {}\n",
                printable(fmt::format("{}", fmt::join(dead, ", "))),

@@ -25,13 +25,16 @@ int64_t losses = 0;
 
 }  // namespace
 
-bool replace(const std::set<std::string>& dead, Places& places) {
+bool replace(const std::set<std::string>& dead, Places& places, const std::vector<int>* lost) {
   std::map<std::string, int> parts;
   for (const std::string& host : places.where) {
     if (!dead.contains(host)) ++parts[host];
   }
-  for (std::string& host : places.where) {
-    if (!dead.contains(host)) continue;
+  for (size_t i = 0; i < places.where.size(); ++i) {
+    std::string& host = places.where[i];
+    const bool stays =
+        lost != nullptr && std::find(lost->begin(), lost->end(), static_cast<int>(i)) == lost->end();
+    if (stays || !dead.contains(host)) continue;
     if (!places.spares.empty()) {
       host = places.spares.front();
       places.spares.erase(places.spares.begin());

@@ -20,9 +20,9 @@ struct Places {
   std::vector<std::string> where;   // the host of each part
   std::vector<std::string> spares;  // hosts that take the place of the next that die
 };
-// Another host for each part that was on one of `dead`: a spare, or else the living host with the fewest parts. False:
-// no host is left.
-bool replace(const std::set<std::string>& dead, Places& places);
+// Another host for each part that was on one of `dead`, or of these for `lost` alone: a spare, or else the living host with the
+// fewest parts. False: no host is left.
+bool replace(const std::set<std::string>& dead, Places& places, const std::vector<int>* lost = nullptr);
 std::set<std::string> hosts_of(const std::vector<int>& parts, const Places& places);
 void count_deaths(size_t hosts);  // for mtbf_of_job()
 

@@ -277,7 +277,8 @@ Result<void> Coordinator::lost(Member& m) {
   if (m.socket >= 0) sys::call(__NR_close, m.socket);
   m.socket = -1;
   if (told_ >= Step::kStop) {
-    if (m.reached == Step::kWritten) {  // nothing more is wanted of it
+    // Nothing more is wanted of it.
+    if (m.reached == Step::kWritten || m.reached == Step::kReconnected) {
       m.state = Member::State::kEnded;
       return {};
     }

@@ -139,7 +139,7 @@ Result<void> Coordinator::drained(std::span<const Bookmark> connections) {
 }
 
 // Another host was left. A process that could not take its new sockets is neither as it was nor as it is to be, so none
-// goes on: the head hears of it from `ckpt connect-part`, and has all ended where they stand.
+// goes on: the head hears of it from `ckpt back-part`, and has all ended where they stand.
 Result<void> Coordinator::reconnect_all() {
   uint64_t cookie = 0;
   if (!receive_exactly(options_.hosts_socket, &cookie, sizeof(cookie)))

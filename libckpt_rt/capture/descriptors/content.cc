@@ -229,8 +229,7 @@ Result<void> DescriptorCapture::take_attributes(CapturedDescriptor& d) {
   const long size = sys::call(__NR_listxattr, path.c_str(), 0L, 0L);
   if (size <= 0) return {};
   auto* names = static_cast<char*>(arena_->allocate(static_cast<size_t>(size), 1));
-  auto* value = static_cast<std::byte*>(arena_->allocate(kLongestValue));
-  if (names == nullptr || value == nullptr) return arena_full();
+  if (names == nullptr) return arena_full();
   const long n = sys::call(__NR_listxattr, path.c_str(), names, size);
   if (n <= 0) return {};
   ByteWriter out(*arena_);
@@ -240,8 +239,15 @@ Result<void> DescriptorCapture::take_attributes(CapturedDescriptor& d) {
     const std::string_view name = left.substr(0, left.find('\0'));
     left.remove_prefix(std::min(name.size() + 1, left.size()));
     if (!name.starts_with("user.") && name != "system.posix_acl_access") continue;
+    if (attribute_ == nullptr) attribute_ = static_cast<std::byte*>(arena_->allocate(kLongestValue));
+    std::byte* const value = attribute_;
+    if (value == nullptr) return arena_full();
     const long length = sys::call(__NR_getxattr, path.c_str(), name.data(), value, kLongestValue);
-    if (length < 0) continue;
+    if (length < 0) {
+      CKPT_TRY(note(1, "descriptor {} ({}): the attribute {} cannot be read ({}), and is lost", d.fd, d.path,
+                    name, errno_name(static_cast<int>(length))));
+      continue;
+    }
     const AttributeDetail attribute{static_cast<uint32_t>(name.size()), static_cast<uint32_t>(length)};
     const uint64_t bytes = sizeof(attribute) + name.size() + static_cast<uint64_t>(length);
     out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAttribute),

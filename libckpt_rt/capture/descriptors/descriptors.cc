@@ -1,12 +1,16 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/file_signals.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
@@ -61,6 +65,7 @@ Result<void> DescriptorCapture::arena_full() const {
 Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   release();
   arena_ = &arena;
+  attribute_ = nullptr;
   tid_ = tid;
   entries_ = ArenaVector<CapturedDescriptor>(arena);
   order_ = ArenaVector<uint32_t>(arena);
@@ -88,6 +93,11 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   }
   if (!entries_.reserve(fds.size() + fds.size() / 8 + 16)) return arena_full();
   uint32_t locked_files = 0, counters = 0;
+  // What is held open until the stop must leave numbers for all else, however low the limit.
+  rlimit limit{};
+  const bool is_limited = sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &limit) == 0;
+  const long most_number =
+      is_limited ? static_cast<long>(std::min<uint64_t>(limit.rlim_cur / 2, INT_MAX)) : INT_MAX;
   holds_files_ = true;
   for (int fd : fds) {
     CapturedDescriptor d{};
@@ -98,10 +108,14 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
     CKPT_TRY(classify(d));
     uint32_t* files = is_lockable(d.kind) ? &locked_files : is_volatile(d.kind) ? &counters : nullptr;
     if (files != nullptr && *files < (files == &counters ? kMaxCounters : kMaxProcFiles)) {
-      long file =
+      const long file =
           sys::call(__NR_openat, AT_FDCWD, TaskPath(tid, "fdinfo", fd).c_str(), O_RDONLY | O_CLOEXEC, 0);
-      d.proc_fd = sys::failed(file) ? -1 : static_cast<int>(file);
-      ++*files;
+      if (file > most_number) {
+        sys::call(__NR_close, file);
+      } else {
+        d.proc_fd = sys::failed(file) ? -1 : static_cast<int>(file);
+        ++*files;
+      }
     }
     if (!entries_.push_back(d)) return arena_full();
   }

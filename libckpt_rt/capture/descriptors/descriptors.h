@@ -332,6 +332,7 @@ class DescriptorCapture {
   Result<void> arena_full() const;
 
   Arena* arena_ = nullptr;
+  std::byte* attribute_ = nullptr;  // room for the longest value of an attribute, of the arena
   int tid_ = 0;
   ArenaVector<CapturedDescriptor> entries_;  // by fd
   ArenaVector<uint32_t> order_;              // indices of entries_, by open file

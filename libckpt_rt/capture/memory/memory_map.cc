@@ -127,8 +127,8 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
   while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
 
   if (s == "[vsyscall]") return {};
-  // Of the kernel, which makes it where it puts a probe.
-  if (s == "[uprobes]") {
+  // Of the kernel, which makes them where the program meets a probe.
+  if (s == "[uprobes]" || s == "[uprobes-trampoline]") {
     has_probe_area = true;
     return {};
   }

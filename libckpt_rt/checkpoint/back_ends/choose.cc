@@ -60,8 +60,9 @@ template <typename Chosen, typename... Arguments>
 }
 
 Result<void> run_protecting(Attempt& attempt, PoolSize pool, FaultBackEnd faults) {
-  return faults == FaultBackEnd::kHandler ? run_with<HandlerBackEnd>(attempt, pool)
-                                          : run_with<GuardBackEnd>(attempt, pool, faults);
+  if (faults == FaultBackEnd::kInThread) return run_with<InThreadBackEnd>(attempt, pool);
+  if (faults == FaultBackEnd::kMprotect) return run_with<MprotectBackEnd>(attempt, pool);
+  return run_with<HandlerBackEnd>(attempt, pool);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ Error GuardBackEnd::refuse(const char* why) {
   attempt_.outcome.refused = true;
   return make_error(ExitCode::kUnavailable, 0,
                     "CKPT_FAULTS={} cannot be used for this program: {}; another way is taken",
-                    fault_back_end_name(faults_), why);
+                    guarded_.name(), why);
 }
 
 const char* GuardBackEnd::why_no_increments() const {
@@ -52,21 +52,21 @@ Result<void> GuardBackEnd::open(const Room& room) {
   attempt_.outcome.refused = !prepared.ok();
   CKPT_TRY(std::move(prepared));
   // Functions that run in the stop write to memory; there nobody could handle the fault.
-  ahead_ = GuardedMemory::can_protect_ahead(faults_) && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT);
-  return arena.reserve(room.list_bytes) && closing_.reserve(kClosingBytes)
+  ahead_ = guarded_.can_protect_ahead() && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT);
+  return arena_.reserve(room.list_bytes) && closing_.reserve(kClosingBytes)
              ? Result<void>()
              : no_memory("the checkpoint's lists");
 }
 
 void GuardBackEnd::add_own_ranges() {
   ProtectingBackEnd::add_own_ranges();
-  for (const AddrRange range : {arena.range(), closing_.range()}) {
+  for (const AddrRange range : {arena_.range(), closing_.range()}) {
     if (attempt_.space.own(range)) keep_from_children(range);
   }
 }
 
 Result<void> GuardBackEnd::get_ready() {
-  memory.copy_into(filled_from_own_side());
+  guarded_.copy_into(filled_from_own_side());
   CKPT_TRY(writer_.spawn());
   Arena& lists = attempt_.space.arena();
   ArenaVector<Addr> stacks(lists);
@@ -95,8 +95,8 @@ Result<void> GuardBackEnd::accept(const MemoryMap& now) {
 // A short stop: all threads go under guard, and nothing is protected yet.
 Result<void> GuardBackEnd::open_ahead() {
   CKPT_TRY(accept(attempt_.capture.map_before));
-  CKPT_TRY(arming.prepare(arena, attempt_.in_force.segment_bytes));
-  arming.limit(now_ns() + user_settings().stop_timeout_ns);
+  CKPT_TRY(arming_.prepare(arena_, attempt_.in_force.segment_bytes));
+  arming_.limit(now_ns() + user_settings().stop_timeout_ns);
   const RunningOwnThreads ours;
   int stuck = 0;
   auto stopped = stop_state.world.stop(
@@ -119,15 +119,15 @@ Result<void> GuardBackEnd::open_ahead_stopped(ThreadSlot* first) {
              "stop, which lasts longer");
     return {};
   }
-  auto opened = memory.open_stopped(faults_, true, first, arena);
+  auto opened = guarded_.open_stopped(true, first, arena_);
   attempt_.outcome.refused = !opened.ok();
   CKPT_TRY(std::move(opened));
   if (!keep_open(first)) {
-    memory.end_stopped(first);
+    guarded_.end_stopped(first);
     return no_memory("the list of pages that are not protected");
   }
-  attempt_.capture.descriptors.hide(memory.descriptor());
-  guard::open_stopped(copier_, memory.faults(), &arming, &memory);
+  attempt_.capture.descriptors.hide(guarded_.descriptor());
+  guard::open_stopped(copier_, guarded_.faults(), &arming_, &guarded_);
   open_ = true;
   return {};
 }
@@ -135,10 +135,10 @@ Result<void> GuardBackEnd::open_ahead_stopped(ThreadSlot* first) {
 // What the kernel writes to without a system call of the thread.
 bool GuardBackEnd::keep_open(const ThreadSlot* stopped) {
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
-    if (s->clear_child_tid != 0 && !memory.keep_open(Addr{s->clear_child_tid}.page_down())) return false;
+    if (s->clear_child_tid != 0 && !guarded_.keep_open(Addr{s->clear_child_tid}.page_down())) return false;
     if (s->rseq == 0) continue;
     const Addr first = Addr{s->rseq}.page_down(), last = Addr{s->rseq + s->rseq_len - 1}.page_down();
-    if (!memory.keep_open(first) || (last != first && !memory.keep_open(last))) return false;
+    if (!guarded_.keep_open(first) || (last != first && !guarded_.keep_open(last))) return false;
   }
   return true;
 }
@@ -162,7 +162,7 @@ void GuardBackEnd::leave_stopped(ThreadSlot* first, bool give_up) {
   open_ = false;
   if (!give_up && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT)) return;
   // Callbacks registered just now run in the stop, and write to memory.
-  memory.end_stopped(first);
+  guarded_.end_stopped(first);
   attempt_.capture.descriptors.hide(-1);
   ahead_ = false;
 }
@@ -184,12 +184,12 @@ Result<void> GuardBackEnd::capture_in_stop() {
   ProcessCapture& capture = attempt_.capture;
   Arena& lists = attempt_.space.arena();
   capture.map.copy_special_pages_eagerly();
-  auto begun = memory.open_stopped(faults_, false, stop_state.threads, lists);
+  auto begun = guarded_.open_stopped(false, stop_state.threads, lists);
   if (!begun.ok()) {
     attempt_.outcome.refused = true;
     return begun.error();
   }
-  CKPT_TRY(memory.add_stopped(capture.map.mappings()));
+  CKPT_TRY(guarded_.add_stopped(capture.map.mappings()));
   CKPT_TRY(list_pages(capture, attempt_.in_force.segment_bytes, attempt_.space, table_, &attempt_.eager));
   if (!queue_.reserve(lists, static_cast<uint32_t>(pool_.buffers() + 1)))
     return no_memory("the queue of buffers");
@@ -201,7 +201,7 @@ Result<void> GuardBackEnd::capture_in_stop() {
   attempt_.clock.end(StopClock::kProtection);
   CKPT_TRY(attempt_.eager.copy(capture.map, capture.still_memory));
   attempt_.clock.end(StopClock::kCopies);
-  guard::open_stopped(copier_, memory.faults(), nullptr, &memory);
+  guard::open_stopped(copier_, guarded_.faults(), nullptr, &guarded_);
   open_ = copies_ = true;
   return {};
 }
@@ -240,10 +240,10 @@ Result<void> GuardBackEnd::protect_table() {
   size_t runs = 0;
   AddrRange run;
   for (SegmentId id{0}; next_run(id, &run);) ++runs;
-  if (!memory.has_room_for(runs, attempt_.capture.map.mappings().size()))
+  if (!guarded_.has_room_for(runs, attempt_.capture.map.mappings().size()))
     return refuse("its memory is scattered over too many mappings (vm.max_map_count)");
   for (SegmentId id{0}; next_run(id, &run);) {
-    if (const long r = memory.protect(run); r != 0) {
+    if (const long r = guarded_.protect(run); r != 0) {
       return make_error(ExitCode::kInternal, static_cast<int>(r), "cannot write-protect {:#x}-{:#x} ({})",
                         run.start.value, run.end.value, errno_name(static_cast<int>(r)));
     }
@@ -262,20 +262,20 @@ Result<void> GuardBackEnd::after_copying() {
 // After a failure: nothing is protected when this returns, and nobody is under guard.
 void GuardBackEnd::release_faults() {
   if (open_ && !attempt_.stop.stands()) return close();
-  if (!memory.is_open()) return;
+  if (!guarded_.is_open()) return;
   // In the stop: of a job, another member can fail when the guard is open already. What is taken from
   // mappings is known by the table.
-  if (memory.cuts_mappings() || copies_) copier_.unprotect_rest();
+  if (guarded_.cuts_mappings() || copies_) copier_.unprotect_rest();
   if (open_) guard::close_stopped();
   open_ = false;
-  memory.end_stopped(stop_state.threads);
+  guarded_.end_stopped(stop_state.threads);
 }
 
 // Mapping by mapping, exactly as they are now: the program has changed some since they were registered, and
 // cannot mremap(2) a mapping that is cut in two. The gate is held while the list of mappings is used, hence
 // not for all at once.
 void GuardBackEnd::take_registration_off() {
-  if (memory.cuts_mappings()) return;
+  if (guarded_.cuts_mappings()) return;
   constexpr uint64_t kAtOnce = 64 << 20;
   Arena scratch;
   for (Addr from{0};;) {
@@ -287,7 +287,7 @@ void GuardBackEnd::take_registration_off() {
     for (const Mapping& m : now.mappings()) {
       if (m.range.start < from || m.handling != Handling::kTracked) continue;
       if (done >= kAtOnce) break;
-      memory.remove(m.range);
+      guarded_.remove(m.range);
       done += m.range.size();
       from = m.range.end;
     }
@@ -324,7 +324,7 @@ bool GuardBackEnd::close_in_a_stop(bool log_failure) {
     return false;
   }
   guard::close_stopped();
-  memory.end_stopped(stopped->first);
+  guarded_.end_stopped(stopped->first);
   open_ = false;
   stop_state.world.release();
   const int64_t pause = stop_state.world.resumed_ns(now_ns()) - stopped->began_ns;
@@ -334,8 +334,8 @@ bool GuardBackEnd::close_in_a_stop(bool log_failure) {
              "faults {}: {} faults, longest {} us; {} system calls passed the guard, {} waited for its "
              "end, longest {} us; {} "
              "signals; the stops that begin and end it {} and {} us",
-             fault_back_end_name(faults_), copies.faults.load(), copies.longest_wait_ns.load() / 1000,
-             c.calls, c.waited, c.longest_wait_ns / 1000, c.signals, opened_in_ns_ / 1000, pause / 1000);
+             guarded_.name(), copies.faults.load(), copies.longest_wait_ns.load() / 1000, c.calls, c.waited,
+             c.longest_wait_ns / 1000, c.signals, opened_in_ns_ / 1000, pause / 1000);
   return true;
 }
 

@@ -1,5 +1,5 @@
 // Memory is protected so that the thread that writes handles its fault itself, under the guard: fault back
-// ends in-thread and mprotect (docs/fault_back_ends.md, guard.h, guarded_memory.h).
+// ends in-thread and mprotect (docs/fault_back_ends.md, guard.h, guarded_memory.h), which differ in their memory alone.
 //
 // The guard is opened in a short stop ahead of the image's where memory can be protected ahead, else in the
 // image's stop; it is closed in a stop of its own when all is copied.
@@ -8,25 +8,13 @@
 #pragma once
 
 #include "libckpt_rt/checkpoint/back_ends/protecting.h"
-#include "libckpt_rt/guard/guarded_memory.h"
+#include "libckpt_rt/guard/in_thread_memory.h"
+#include "libckpt_rt/guard/mprotect_memory.h"
 
 namespace ckpt {
 
-// These are constructed before ProtectingBackEnd, which refers to them.
-struct GuardedParts {
-  explicit GuardedParts(Attempt& attempt) : arming(memory, attempt.capture.pages, attempt.watch.table) {}
-  GuardedMemory memory;
-  Arena arena;
-  Arming arming;
-};
-
-class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
+class GuardBackEnd : public ProtectingBackEnd {
  public:
-  GuardBackEnd(Attempt& attempt, PoolSize pool, FaultBackEnd faults)
-      : GuardedParts(attempt),
-        ProtectingBackEnd(attempt, pool, GuardedParts::memory, GuardedParts::arming, attempt.watch.table),
-        faults_(faults) {}
-
   Result<void> open(const Room& room) override;
   const char* why_no_increments() const override;
   void add_own_ranges() override;
@@ -36,6 +24,11 @@ class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
   void threads_stand(ThreadSlot* first) override;
   Result<void> capture_memory() override;
   void release_faults() override;
+
+ protected:
+  GuardBackEnd(Attempt& attempt, PoolSize pool, GuardedMemory& memory, Arming& arming)
+      : ProtectingBackEnd(attempt, pool, memory, arming, attempt.watch.table), guarded_(memory) {}
+  ~GuardBackEnd() = default;
 
  private:
   Error refuse(const char* why);
@@ -56,7 +49,8 @@ class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
   Result<void> after_copying() override;
   int late_signal() override { return late_; }
 
-  const FaultBackEnd faults_;
+  GuardedMemory& guarded_;
+  Arena arena_;  // the lists of protection
   Arena
       closing_;  // lists of the stop that closes the guard: that stop must not fail for want of address space
   bool ahead_ = false;        // memory is protected ahead of the stop
@@ -65,5 +59,23 @@ class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
   int64_t opened_in_ns_ = 0;  // the stop that opened the guard ahead
   int late_ = 0;
 };
+
+// These are constructed before the back end, which refers to them.
+template <typename Memory>
+struct GuardedParts {
+  explicit GuardedParts(Attempt& attempt) : arming(memory, attempt.capture.pages, attempt.watch.table) {}
+  Memory memory;
+  Arming arming;
+};
+
+template <typename Memory>
+class GuardBackEndBy final : private GuardedParts<Memory>, public GuardBackEnd {
+ public:
+  GuardBackEndBy(Attempt& attempt, PoolSize pool)
+      : GuardedParts<Memory>(attempt),
+        GuardBackEnd(attempt, pool, GuardedParts<Memory>::memory, GuardedParts<Memory>::arming) {}
+};
+using InThreadBackEnd = GuardBackEndBy<InThreadMemory>;
+using MprotectBackEnd = GuardBackEndBy<MprotectMemory>;
 
 }  // namespace ckpt

@@ -30,6 +30,7 @@ struct ProcessCapture {
   MemoryMap map_before;
   MappedFiles files;
   ArenaVector<int> waiting;  // threads that waited just ahead of the stop
+  Addr probe;                // of the kernel, in the program's code (probes.h); 0: none
 
   // In the stop.
   MemoryMap map;

@@ -10,8 +10,6 @@
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
-#include "libckpt_rt/capture/memory/probes.h"
-#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
@@ -116,19 +114,21 @@ void judge_rings(const ProcessCapture& capture, Workspace& space) {
 
 }  // namespace
 
-bool can_be_restarted(ProcessCapture& capture, Workspace& space) {
+bool can_be_restarted(const ProcessCapture& capture, Workspace& space) {
   socket_mappings::begin();
   judge_rings(capture, space);
-  // Where a filter forbids system calls, files are not read again.
-  if (capture.map.has_probe_area && !is_filtered()) {
-    const Addr probe = find_probe(capture.map, capture.pages, space.arena());
-    if (probe.value != 0)
-      refuse(space,
-             "the kernel has put a probe into the program's code at {:#x} (uprobes: perf, bpftrace, "
-             "SystemTap), at which a restarted "
-             "process would end: take the probe away, then another checkpoint",
-             probe.value);
-  }
+  if (capture.probe.value != 0)
+    refuse(space,
+           "the kernel has put a probe into the program's code at {:#x} (uprobes: perf, bpftrace, "
+           "SystemTap), at which a "
+           "restarted process would end: take the probe away, then another checkpoint",
+           capture.probe.value);
+  // On its stack is an address in memory of the kernel that no image has.
+  else if (capture.map.has_probe_area)
+    note_once(space, 1,
+              "the kernel has put probes into the program (uprobes): a restarted process ends at the end of "
+              "a function that was "
+              "entered while there was a probe at its end (uretprobe)");
   for (const Mapping& m : capture.map.mappings()) {
     const LostMapping lost = lost_by_restart(m, capture);
     if (lost.what == nullptr) continue;

@@ -9,6 +9,6 @@
 namespace ckpt {
 
 // False: a note of severity 2 says why not. Notes what mappings lose.
-bool can_be_restarted(ProcessCapture& capture, Workspace& space);
+bool can_be_restarted(const ProcessCapture& capture, Workspace& space);
 
 }  // namespace ckpt

@@ -178,6 +178,15 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
   }
 }
 
+bool dispatches(std::span<const StoppedThread> threads) {
+  if (seccomp_state.any_dispatches.load(std::memory_order_relaxed)) return true;
+  return std::any_of(threads.begin(), threads.end(), [](const StoppedThread& t) {
+    return std::any_of(
+        std::begin(seccomp_state.dispatching), std::end(seccomp_state.dispatching),
+        [&](const std::atomic<int>& tid) { return tid.load(std::memory_order_relaxed) == t.record.tid; });
+  });
+}
+
 void note_keyrings(Workspace& space) {
   if (!seccomp_state.own_keyring.load(std::memory_order_relaxed)) return;
   space.note(
@@ -231,7 +240,7 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
         "the program has asked to be told of messages in a queue (mq_notify): the kernel ends that when a "
         "checkpoint is taken; it has to ask again, also after a restart");
   }
-  if (seccomp_state.dispatches.load(std::memory_order_relaxed) == this_process.pid) {
+  if (dispatches(threads)) {
     space.note(
         2,
         "the program catches system calls itself (PR_SET_SYSCALL_USER_DISPATCH): the kernel shows to nobody "

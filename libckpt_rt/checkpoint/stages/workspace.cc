@@ -36,12 +36,16 @@ Result<void> Workspace::reserve(uint64_t bytes, SpareMemory& spare) {
 }
 
 void Workspace::disown(Arena& arena) {
+  disown(arena.range());
+  arena.release();
+}
+
+void Workspace::disown(AddrRange gone) {
   for (size_t i = own_.size(); i-- > 0;) {
-    if (own_[i].start != arena.range().start) continue;
+    if (own_[i].start != gone.start) continue;
     own_[i] = own_.back();
     own_.truncate(own_.size() - 1);
   }
-  arena.release();
 }
 
 void Workspace::note(uint32_t severity, const char* text) {

@@ -46,9 +46,10 @@ class Workspace {
   [[nodiscard]] bool own(AddrRange range) { return range.empty() || own_.push_back(range); }
   std::span<const AddrRange> own() const { return own_.span(); }
   ArenaVector<AddrRange>& own_list() { return own_; }
-  // Gives the arena's memory back. The program may have mapped something else at its place by the time that
+  // Memory that is given back, or was. The program may have mapped something else at its place by the time that
   // its mappings are read again.
   void disown(Arena& arena);
+  void disown(AddrRange gone);
 
   // A line of the log that is in the image as well. text: a literal, or in the arena.
   void note(uint32_t severity, const char* text);

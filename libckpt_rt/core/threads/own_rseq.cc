@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "base/large_table.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::own_rseq {
@@ -11,7 +12,7 @@ struct Place {
   std::atomic<uint64_t> thread_pointer{0};  // 0: free
   Area area;                                // only that thread's
 };
-Place places[kMost];
+CKPT_LARGE_TABLE Place places[kMost];
 
 // The place of that thread; nullptr: none. take: a free one becomes its own.
 Place* place_of(uint64_t thread_pointer, bool take) {
@@ -32,7 +33,15 @@ Place* place_of(uint64_t thread_pointer, bool take) {
 }  // namespace
 
 void note(uint64_t thread_pointer, const Area& area) {
-  if (Place* place = place_of(thread_pointer, area.address != 0)) place->area = area;
+  Place* place = place_of(thread_pointer, area.address != 0);
+  if (place == nullptr) return;
+  // A stop may come between: then there is none.
+  place->area.address = 0;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  place->area.length = area.length;
+  place->area.signature = area.signature;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  place->area.address = area.address;
 }
 
 Area find(uint64_t thread_pointer) {

@@ -26,8 +26,9 @@ long prctl(int operation, long a, long b, long c, long d) {
     return become_strict(__NR_prctl, operation, a, b, c, d);
   constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, linux/prctl.h of 5.11
   if (operation == kSetDispatch) {
+    const int tid = sys::gettid();  // behind the call the program may be told of this one
     const long r = sys::call(__NR_prctl, long{operation}, a, b, c, d);
-    if (!sys::failed(r)) hooks::note_dispatch(a != 0);
+    if (!sys::failed(r)) hooks::note_dispatch(tid, a != 0);
     return r;
   }
   if (operation == PR_SET_TSC && a == PR_TSC_SIGSEGV) forbid_counter();

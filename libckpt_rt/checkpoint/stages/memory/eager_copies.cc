@@ -81,7 +81,10 @@ Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_
   for (const AddrRange& r : runs) bytes += r.size();
   if (bytes > kMost) bytes = kMost;
   const uint64_t whole = round_up(bytes, kHugePage) + kHugePage;
+  // In the list of what is ours since Watch::own_ranges(); of another size it is unmapped here, and the program runs.
+  const AddrRange before = spare.range(SpareMemory::Use::kEagerCopies);
   const SpareMemory::Block block = spare.take(SpareMemory::Use::kEagerCopies, whole, whole);
+  if (block.range.empty() && !before.empty()) space.disown(before);
   if (!reserve(bytes, space, block.range)) return no_memory("copies made in the pause");
   touch(bytes);
   return {};
