@@ -97,14 +97,24 @@ def includes(root, path):
         return re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', f.read(), re.M)
 
 
+def out_of_order(rooms):
+    """A row names rows above it, or folders that have none (include, plugins' interface): so the table has no cycle."""
+    named, rows = set(), {room for room, _ in rooms}
+    for room, below in rooms:
+        yield from (f"the table: {room} names {lower}, which is not above it" for lower in below.split() if lower in rows - named)
+        named.add(room)
+
+
 def violations(root, rooms=ROOMS):
-    found = []
+    found = list(out_of_order(rooms))
     for room, may in allowed(rooms).items():
         for path in sources(root, room):
             named = includes(root, path)
             for header in named:
-                # "libc", <errno.h>: not of this project.
+                # "libc", <errno.h>: not of this project. But nothing of it is named from another place than its root.
                 if not os.path.exists(os.path.join(root, header)):
+                    if os.path.isfile(os.path.join(root, os.path.dirname(path), header)):
+                        found.append(f"{path}: includes {header}, not by its path from the root")
                     continue
                 # The rules themselves are for every file that may come to run in the program.
                 if header != RULES and not any(header.startswith(r + "/") for r in may):

@@ -1,4 +1,4 @@
-// Counting the names that kept files give to a file; removing what is kept beside images that are gone.
+// Counting the names that saved files give to a file; removing what is kept beside images that are gone.
 //
 // Owner:     image, writing half. Callers: the agent; ordinary programs.
 // Never:     follows a link; removes anything that is not in such a directory of ours.

@@ -29,7 +29,7 @@ Result<ScopedFd> make_temporary(int directory, const JobName& name);
 // Removes images that were not finished, makes its entries durable, renames it, makes the name durable. On
 // failure there is no directory of the final name.
 Result<void> commit_directory(int directory, int temporary, const JobName& name);
-// With all images and kept files in it. If it holds anything else, that stays, and the directory with it.
+// With all images and saved files in it. If it holds anything else, that stays, and the directory with it.
 void remove_job_directory(int directory, const char* name);
 // Removes all temporary directories, with the lock: their coordinators are dead.
 uint32_t remove_dead_jobs(int directory);

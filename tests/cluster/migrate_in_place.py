@@ -141,7 +141,7 @@ class MigrateInPlace(ring.OnRing):
                 self.once(1000, 2000, 3000)
                 self.ends_well(job)
 
-    def test_the_leader_is_killed(self):
+    def test_the_coordinator_is_killed(self):
         """The process that leads on a host, when it has its new connections. h2's has ended by then: all are restarted, and h2's comes to h4."""
         job, _ = self.with_point("coordinator.reconnected=kill")
         asked = self.asked(job.pid, "--from", "h2", "--to", "h4")

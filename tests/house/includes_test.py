@@ -28,6 +28,15 @@ class Includes(unittest.TestCase):
             "libckpt_rt/core/b.h": '#include "base/a.h"\n',
             "libckpt_rt/stop/c.cc": '#include "libckpt_rt/core/b.h"\n#include "base/a.h"\n' + RULES}))
 
+    def test_a_table_with_a_cycle(self):
+        rooms = [("base", "cli"), ("cli", "base")]
+        with tempfile.TemporaryDirectory() as root:
+            self.assertEqual(["the table: base names cli, which is not above it"], check_includes.violations(root, rooms))
+
+    def test_a_way_around(self):
+        found = self.check({"cli/x.h": "", "base/a.h": '#include "../cli/x.h"\n', "base/b.h": '#include "a.h"\n'})
+        self.assertEqual(["base/a.h: includes ../cli/x.h, not by its path from the root", "base/b.h: includes a.h, not by its path from the root"], found)
+
     def test_up_is_not(self):
         found = self.check({
             check_includes.RULES: "",

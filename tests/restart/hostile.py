@@ -129,7 +129,7 @@ class Hostile(unittest.TestCase):
         kept = image.replace(".ckpt", ".files")
         copy, = (os.path.join(kept, n) for n in os.listdir(kept))
         os.chown(copy, 4711, 4711)
-        self.refused(PERMISSION, ["the kept file " + copy, "belongs to user 4711", "--trust"], image)
+        self.refused(PERMISSION, ["the saved file " + copy, "belongs to user 4711", "--trust"], image)
         os.chown(copy, 0, 0)
         for mode in (0o770, 0o1777):
             os.chmod(kept, mode)

@@ -91,7 +91,7 @@ Result<void> check_trust_in_saved_files(const std::string& directory) {
     const std::string_view name(entry->d_name);
     if (!name.ends_with(kSavedCopySuffix) && !name.ends_with(kSavedNameSuffix)) continue;
     if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;  // then there is none
-    CKPT_TRY(check_owner(st, "the kept file ", directory + "/" + entry->d_name));
+    CKPT_TRY(check_owner(st, "the saved file ", directory + "/" + entry->d_name));
   }
   return {};
 }

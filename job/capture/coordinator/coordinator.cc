@@ -61,7 +61,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
 }
 
 // Members of another user make their images in the checkpoint's directory, by the descriptor that they get, and names
-// in the directory of kept files, which is made here so that it is not theirs. Both are sticky: a user can remove or
+// in the directory of saved files, which is made here so that it is not theirs. Both are sticky: a user can remove or
 // replace only his own entries. A restart looks at the owner of each image and of each copy.
 Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
@@ -71,7 +71,7 @@ Result<void> Coordinator::open_to_other_users() {
   return set_modes(01733);
 }
 
-// Of the directory of the checkpoint and that of kept files.
+// Of the directory of the checkpoint and that of saved files.
 Result<void> Coordinator::set_modes(long mode) {
   const ScopedFd kept(
       static_cast<int>(sys::call(__NR_openat, temporary_.get(), saved_files_directory_of(kJobSavedFiles).text,

@@ -136,7 +136,7 @@ bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
          (saved_files_ < 0 ? 0 : count_saved_links(saved_files_, saved_in_job_, d.now.device, d.now.inode));
 }
 
-// Called while the program runs. Links that are kept files of images do not count as names.
+// Called while the program runs. Links that are saved files of images do not count as names.
 bool DescriptorCapture::has_one_name(const CapturedDescriptor& d) const {
   if (d.kind != OpenFileKind::kRegular || !d.named || (d.flags & kOpenFileDeleted) != 0) return false;
   if (d.now.links <= 1 || saved_files_ < 0) return d.now.links == 1;

@@ -210,7 +210,7 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
     return a.device != b.now.device ? a.device < b.now.device : a.inode < b.now.inode;
   });
   if (copy == early_.end() || copy->device != d.now.device || copy->inode != d.now.inode) return false;
-  // The program may set mtime back, so ctime counts as well. A kept file of another member gives this one a further
+  // The program may set mtime back, so ctime counts as well. A saved file of another member gives this one a further
   // name, which changes ctime too.
   const bool same = copy->ctime_ns == d.now.ctime_ns || copy->links != d.now.links;
   if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns || !same) return false;

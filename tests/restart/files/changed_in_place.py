@@ -240,7 +240,7 @@ class ChangedInPlace(unittest.TestCase):
 
     def changed(self, change, quiet=True, length=300000, options=(), program=STEPS, before_restart=lambda: None):
         child = self.start(program, str(length), options=options)
-        if quiet:  # long enough that it is copied ahead of the stop (kQuiet in kept_files.cc)
+        if quiet:  # long enough that it is copied ahead of the stop (kQuiet in file_saver.cc)
             self.wait_for(child, lambda: time.time_ns() - self.last_change_ns() > 20_000_000)
         self.said_before = self.command("ckpt", "now", str(child.pid))
         with open(self.path("new"), "w") as f:

@@ -85,7 +85,7 @@ class Chain(unittest.TestCase):
         self.directory = tempfile.mkdtemp(prefix="ckpt-chain-")
         self.addCleanup(shutil.rmtree, self.directory)
         self.images = os.path.join(self.directory, "images")
-        # Links and all: the names of kept files are symbolic links that lead nowhere (image/format/saved_file_names.h).
+        # Links and all: the names of saved files are symbolic links that lead nowhere (image/format/saved_file_names.h).
         shutil.copytree(os.path.join(self.made, "images"), self.images, symlinks=True)
 
     def ckpt(self, *args, code=OK):
