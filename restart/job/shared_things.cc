@@ -222,22 +222,38 @@ class Gatherer {
     }
   }
 
-  // 0: the member has no descriptor of it. Of an epoll, how many watches are on files that it has, and one more.
+  bool has_descriptor(const FileOfMember& user) const {
+    const auto& all = meta(user.member).descriptors;
+    return std::any_of(all.begin(), all.end(),
+                       [&](const DescriptorRecord& d) { return d.open_file == user.open_file; });
+  }
+
+  // Of an epoll: 0: the member has no descriptor of it; else how many watches are on files that it has, and one more.
   size_t count_reachable(const FileOfMember& user) const {
-    std::set<int> numbers;
-    bool has_it = false;
-    for (const DescriptorRecord& d : meta(user.member).descriptors) {
-      numbers.insert(d.fd);
-      has_it = has_it || d.open_file == user.open_file;
-    }
     const ParsedOpenFile* file = meta(user.member).open_file(user.open_file);
-    if (!has_it || file == nullptr) return 0;
+    if (file == nullptr || !has_descriptor(user)) return 0;
+    std::set<int> numbers;
+    for (const DescriptorRecord& d : meta(user.member).descriptors) numbers.insert(d.fd);
     size_t count = 1;
     for_each_detail<EpollWatchDetail>(*file, OpenFileDetail::kEpollWatch,
                                       [&](const EpollWatchDetail& w, Blob) { count += numbers.count(w.fd); });
     for_each_detail<MovedWatchDetail>(*file, OpenFileDetail::kMovedWatch,
                                       [&](const MovedWatchDetail&, Blob) { ++count; });
     return count;
+  }
+
+  // The member that makes it: one with a descriptor, for it may wait in a socket of others; an epoll the one that has most of
+  // what it watches.
+  std::vector<FileOfMember>::iterator maker_of(const ParsedOpenFile& f,
+                                               std::vector<FileOfMember>& users) const {
+    if (kind_of(f) != OpenFileKind::kEpoll) {
+      const auto first = std::find_if(users.begin(), users.end(),
+                                      [this](const FileOfMember& user) { return has_descriptor(user); });
+      return first == users.end() ? users.begin() : first;
+    }
+    std::vector<size_t> counts;
+    for (const FileOfMember& user : users) counts.push_back(count_reachable(user));
+    return users.begin() + (std::max_element(counts.begin(), counts.end()) - counts.begin());
   }
 
   void add_file(size_t m, const ParsedOpenFile& f, std::vector<FileOfMember> users, bool wanted) {
@@ -252,12 +268,8 @@ class Gatherer {
       all_.descriptors.push_back(number);
       break;
     }
-    // Who has what it watches adds the watches. Whom it waits for in a socket may not have it.
-    const auto best =
-        std::max_element(users.begin(), users.end(), [this](const FileOfMember& a, const FileOfMember& b) {
-          return count_reachable(a) < count_reachable(b);
-        });
-    std::rotate(users.begin(), best, best + 1);
+    const auto maker = maker_of(f, users);
+    std::rotate(users.begin(), maker, maker + 1);
     all_.open_files.push_back(copy);
     users_.push_back(std::move(users));
     wanted_.push_back(wanted);
