@@ -87,6 +87,8 @@ int wait_for_inside(pid_t child) {
 
 Result<std::optional<int>> enter_part(pid_t first) {
   const ScopedFd theirs = namespace_of_process(fmt::format("{}", first), "pid");
+  // Outside, the numbers of its images are others'.
+  if (!theirs.valid() && errno != ENOENT) return cannot_enter(first, errno);
   // Of a part whose first process has ended the images tell who else has.
   if (!theirs.valid() || is_same(theirs, namespace_of_process("self", "pid"))) return std::optional<int>();
   CKPT_TRY(enter_namespaces(first));
