@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -152,20 +153,32 @@ long ParkedThreads::create(int tid) {
   if (creation.thread == nullptr) return -ENOMEM;
   creation.thread->tid = tid;
   const uint32_t before = parked_.load(std::memory_order_acquire);
-  run_on(
-      *executor(),
-      [](void* c) {
-        auto& made = *static_cast<Creation*>(c);
-        clone_args args{};
-        args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
-        // The kernel adds size to stack: the child starts at the sum.
-        args.stack = reinterpret_cast<uint64_t>(made.thread->stack_top) - kStack;
-        args.stack_size = kStack;
-        args.set_tid = reinterpret_cast<uint64_t>(&made.tid);
-        args.set_tid_size = 1;
-        made.result = ckpt_clone3_thread(&args, sizeof(args), &created_entry, made.thread);
-      },
-      &creation);
+  const auto make = [&] {
+    run_on(
+        *executor(),
+        [](void* c) {
+          auto& made = *static_cast<Creation*>(c);
+          clone_args args{};
+          args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+          // The kernel adds size to stack: the child starts at the sum.
+          args.stack = reinterpret_cast<uint64_t>(made.thread->stack_top) - kStack;
+          args.stack_size = kStack;
+          args.set_tid = reinterpret_cast<uint64_t>(&made.tid);
+          args.set_tid_size = 1;
+          made.result = ckpt_clone3_thread(&args, sizeof(args), &created_entry, made.thread);
+        },
+        &creation);
+  };
+  make();
+  // A thread that has just ended is off all lists before its number is free (release_task() since Linux 6.15), and may have no
+  // processor in between. While somebody has the number, kill(2) finds him.
+  constexpr int64_t kLongestNs = 10'000'000'000;
+  const int64_t deadline = now_ns() + kLongestNs;
+  while (creation.result == -EEXIST && sys::call(__NR_kill, tid, 0L) == -ESRCH && now_ns() < deadline) {
+    constexpr timespec kMoment{0, 1'000'000};
+    sys::call(__NR_nanosleep, &kMoment, 0L);
+    make();
+  }
   if (sys::failed(creation.result)) return creation.result;
   if (!threads_.push_back(creation.thread)) return -ENOMEM;
   await_change(parked_, before + 1);
