@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -156,6 +158,19 @@ bool is_about_to_load(const std::string& maps, const std::string& environment) {
          maps.find("/ld-linux") != maps.npos;
 }
 
+// `ckpt run -- PROGRAM` that has not executed the program yet. With --hosts it stays.
+bool is_about_to_run(pid_t pid) {
+  struct stat own {
+  }, its{};
+  std::string words;
+  if (stat("/proc/self/exe", &own) != 0 || stat(proc_path(pid, "exe").c_str(), &its) != 0 ||
+      own.st_dev != its.st_dev || own.st_ino != its.st_ino || !read_proc(pid, "cmdline", &words))
+    return false;
+  const std::string_view rest = std::string_view(words).substr(std::min(words.find('\0'), words.size()));
+  return rest.starts_with(std::string_view("\0run\0", 5)) &&
+         rest.find(std::string_view("\0--hosts", 8)) == rest.npos;
+}
+
 // *starting: what is said of it may pass soon, by itself.
 Result<Target> examine(pid_t pid, bool* starting) {
   *starting = false;
@@ -227,7 +242,7 @@ Result<Target> examine(pid_t pid, bool* starting) {
   }
   t.library = mapped_library(maps);
   if (t.library.empty()) {
-    *starting = is_about_to_load(maps, environment);
+    *starting = is_about_to_load(maps, environment) || is_about_to_run(pid);
     return failure(ExitCode::kNoProcess, label, "runs without libckpt_rt.so",
                    "start it with: ckpt run -- PROGRAM, or with LD_PRELOAD=libckpt_rt.so");
   }

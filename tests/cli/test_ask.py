@@ -1,6 +1,7 @@
 """ckpt now and ckpt stat: programs that cannot be asked, and answers right and wrong."""
 
 import signal
+import tempfile
 import unittest
 
 from support import *
@@ -96,6 +97,17 @@ class NotToBeAsked(CkptTest):
         else:
             self.both(PERMISSION, "belongs to user 0", 2)
 
+    def test_about_to_run(self):
+        """`ckpt run` has not executed the program yet."""
+        with tempfile.TemporaryDirectory(prefix="ckpt-cli-") as images:
+            for _ in range(20):
+                program = subprocess.Popen([CKPT, "run", "--dir", images, "--", "sleep", "100"], env=clean_environment())
+                try:
+                    asked = subprocess.run([CKPT, "now", str(program.pid)], capture_output=True, text=True, timeout=60, env=clean_environment())
+                    self.assertEqual((asked.returncode, asked.stderr), (OK, ""))
+                finally:
+                    program.kill()
+                    program.wait()
 
     def test_just_started(self):
         """Between execve and the start of the library it handles no signal, and is waited for."""
