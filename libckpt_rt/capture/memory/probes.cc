@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <string_view>
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "base/units.h"
 #include "libckpt_rt/core/kernel/kernel_copy.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -28,28 +30,40 @@ ScopedFd open_file_of(const Mapping& m) {
   return same ? std::move(file) : ScopedFd();
 }
 
-bool is_probe(const unsigned char* code, const unsigned char* original, long left) {
+// calls: the kernel has made code of its own in the process, which may be called. (Tracers within a program make such calls, too.)
+bool is_probe(const unsigned char* code, const unsigned char* original, long left, bool calls) {
   constexpr unsigned char kNop[] = {0x0f, 0x1f, 0x44, 0x00, 0x00}, kCall = 0xe8;
   if (code[0] == kTrap && original[0] != kTrap) return true;
-  return left >= static_cast<long>(sizeof(kNop)) && code[0] == kCall &&
+  return calls && left >= static_cast<long>(sizeof(kNop)) && code[0] == kCall &&
          std::memcmp(original, kNop, sizeof(kNop)) == 0;
 }
 
 // In one page; 0: none.
-Addr probe_in_page(const Mapping& m, Addr page, int file) {
+Addr probe_in_page(const Mapping& m, Addr page, int file, bool calls) {
   unsigned char original[kPageSize], code[kPageSize];
   const auto at = static_cast<long>(m.file_offset + (page - m.range.start));
   const long n = sys::call(__NR_pread64, file, original, kPageSize, at);
   if (n <= 0 || !KernelCopy::read(reinterpret_cast<std::byte*>(code), page, kPageSize)) return {};
   for (long i = 0; i < n; ++i) {
-    if (is_probe(code + i, original + i, n - i)) return page + static_cast<uint64_t>(i);
+    if (is_probe(code + i, original + i, n - i, calls)) return page + static_cast<uint64_t>(i);
   }
   return {};
+}
+
+bool is_traced() {
+  char text[2048];
+  const long n = read_small_file("/proc/self/status", text, sizeof(text));
+  const std::string_view status(text, n > 0 ? static_cast<size_t>(n) : 0);
+  constexpr std::string_view kTracer = "\nTracerPid:\t";
+  const size_t at = status.find(kTracer);
+  return at != status.npos && !status.substr(at + kTracer.size()).starts_with("0\n");
 }
 
 }  // namespace
 
 Addr find_probe(const MemoryMap& map, PageScan& pages, Arena& arena) {
+  // A debugger's breakpoints look the same, and are its own matter: it may be of the job.
+  if (is_traced()) return {};
   ArenaVector<AddrRange> written(arena);
   for (const Mapping& m : map.mappings()) {
     constexpr uint32_t kCode = PROT_READ | PROT_EXEC;
@@ -60,7 +74,7 @@ Addr find_probe(const MemoryMap& map, PageScan& pages, Arena& arena) {
     if (!file.valid()) continue;
     for (const AddrRange& run : written) {
       for (Addr page = run.start; page < run.end; page = page + kPageSize) {
-        const Addr probe = probe_in_page(m, page, file.get());
+        const Addr probe = probe_in_page(m, page, file.get(), map.has_probe_area);
         if (probe.value != 0) return probe;
       }
     }
