@@ -171,6 +171,20 @@ bool is_about_to_run(pid_t pid) {
          rest.find(std::string_view("\0--hosts", 8)) == rest.npos;
 }
 
+// Which program the process runs: the file, and where execve has put things (proc(5), /proc/PID/stat fields 45 to 51).
+std::string running_program(pid_t pid) {
+  std::string stat_text;
+  struct stat file {};
+  if (!read_proc(pid, "stat", &stat_text) || stat(proc_path(pid, "exe").c_str(), &file) != 0) return {};
+  const size_t paren = stat_text.rfind(')');
+  std::istringstream fields(paren != stat_text.npos ? stat_text.substr(paren + 1) : "");
+  std::string field, addresses;
+  for (int number = 3; fields >> field && number <= 51; ++number) {
+    if (number >= 45) addresses += " " + field;
+  }
+  return fmt::format("{}:{}{}", file.st_dev, file.st_ino, addresses);
+}
+
 // *starting: what is said of it may pass soon, by itself.
 Result<Target> examine(pid_t pid, bool* starting) {
   *starting = false;
@@ -230,6 +244,7 @@ Result<Target> examine(pid_t pid, bool* starting) {
   auto inner_pid = parse_pid(inner);
   t.inner_pid = inner_pid.ok() ? *inner_pid : pid;
 
+  const std::string program = running_program(pid);
   std::string maps, environment;
   if (!read_proc(pid, (of_thread + "maps").c_str(), &maps) ||
       !read_proc(pid, (of_thread + "environ").c_str(), &environment)) {
@@ -242,7 +257,9 @@ Result<Target> examine(pid_t pid, bool* starting) {
   }
   t.library = mapped_library(maps);
   if (t.library.empty()) {
-    *starting = is_about_to_load(maps, environment) || is_about_to_run(pid);
+    // Asked in this order: if it executes another program meanwhile, the last one says so.
+    *starting =
+        is_about_to_load(maps, environment) || is_about_to_run(pid) || running_program(pid) != program;
     return failure(ExitCode::kNoProcess, label, "runs without libckpt_rt.so",
                    "start it with: ckpt run -- PROGRAM, or with LD_PRELOAD=libckpt_rt.so");
   }
