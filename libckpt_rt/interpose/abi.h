@@ -5,12 +5,11 @@
 // pthread_cancel() interrupts it, and act on a request that is pending when they are entered. A
 // CancellationPoint does the same through the public pthread_setcanceltype(), which acts on a pending
 // request by itself. It costs two compare-and-swaps, as in libc, and nothing while the process never had a
-// second thread. The unwinder passes our frames by their unwind tables; nothing in them needs undoing.
+// second thread (glibc 2.32 and later tell that). The unwinder passes our frames by their unwind tables; nothing in them needs undoing.
 #pragma once
 
 #include <errno.h>
 #include <pthread.h>
-#include <sys/single_threaded.h>
 
 #include "base/sys.h"
 
@@ -38,10 +37,13 @@ inline T to_errno(long result) {
   return (T)result;
 }
 
+// libc's __libc_single_threaded, or one that is never true: before the constructors, and before glibc 2.32.
+extern const char* single_threaded;
+
 class CancellationPoint {
  public:
   CancellationPoint() {
-    if (__libc_single_threaded == 0) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before_);
+    if (*single_threaded == 0) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before_);
   }
   ~CancellationPoint() {
     if (before_ == PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "libckpt_rt/core/process/dynamic_linker.h"
+#include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -28,7 +29,18 @@ std::atomic<void*> addresses[kCount];
     addresses[i].store(dynamic_linker::find(RTLD_NEXT, kNames[i]), std::memory_order_relaxed);
 }
 
+constexpr char kNever = 0;
+
+// Not a symbol that the library asks for: its version would keep it off glibc 2.31. In a program that has a copy of the
+// variable (R_X86_64_COPY) the copy is the one that counts, so the search begins with the program.
+[[gnu::constructor(101)]] void find_single_threaded() {
+  if (const void* found = dynamic_linker::find(RTLD_DEFAULT, "__libc_single_threaded"))
+    single_threaded = static_cast<const char*>(found);
+}
+
 }  // namespace
+
+const char* single_threaded = &kNever;
 
 RealAddress real_function(RealFunction which) {
   std::atomic<void*>& address = addresses[static_cast<unsigned>(which)];

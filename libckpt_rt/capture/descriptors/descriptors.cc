@@ -125,7 +125,13 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
 
 int DescriptorCapture::borrow(const CapturedDescriptor& d, int fd) const {
   if (d.in_flight) return static_cast<int>(sys::call(__NR_fcntl, fd, F_DUPFD_CLOEXEC, 0));
-  if (pidfd_ < 0) return -EBADF;
+  if (!may_borrow_) return -EBADF;
+  if (pidfd_ < 0) {
+    // A pidfd of a thread needs Linux 6.9; the leader's works everywhere. Few programs have a descriptor that asks for it.
+    const bool leader = tid_ == sys::getpid();
+    pidfd_ = static_cast<int>(sys::call(__NR_pidfd_open, tid_, leader ? 0 : O_EXCL /* PIDFD_THREAD */));
+    if (pidfd_ < 0) return pidfd_;
+  }
   return static_cast<int>(sys::call(__NR_pidfd_getfd, pidfd_, fd, 0));
 }
 
@@ -194,9 +200,7 @@ bool DescriptorCapture::SampleJob::has_much_left() const {
 
 Result<void> DescriptorCapture::begin_sampling(int tid, OtherThreads sharers) {
   tid_ = tid;
-  // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
-  const bool leader = tid == sys::getpid();
-  pidfd_ = static_cast<int>(sys::call(__NR_pidfd_open, tid, leader ? 0 : O_EXCL /* PIDFD_THREAD */));
+  may_borrow_ = true;
   // Fresh samples go beside the old ones: both are compared in take_samples().
   const size_t known = entries_.size();
   fresh_ = ArenaVector<DescriptorSample>(*arena_);
@@ -448,6 +452,7 @@ void DescriptorCapture::release() {
 void DescriptorCapture::give_up_pidfd() {
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;
+  may_borrow_ = false;
 }
 
 }  // namespace ckpt

@@ -353,10 +353,11 @@ class DescriptorCapture {
   bool sampling_ = false;
   bool structure_changed_ = false;
   bool kcmp_refused_ = false;
-  bool holds_files_ = false;  // fdinfo files in our table
-  bool complete_ = false;     // recheck_stopped has succeeded
-  bool standing_ = false;     // in the stop: no directory is searched
-  int pidfd_ = -1;
+  bool holds_files_ = false;     // fdinfo files in our table
+  bool complete_ = false;        // recheck_stopped has succeeded
+  bool standing_ = false;        // in the stop: no directory is searched
+  bool may_borrow_ = false;      // a stopped thread shows the descriptors
+  mutable int pidfd_ = -1;       // of that thread, from the first that is borrowed on
   int copy_pipe_[2] = {-1, -1};  // only in the stop
   uint32_t copy_pipe_size_ = 0;
 };

@@ -152,7 +152,7 @@ Result<void> DescriptorCapture::keep_watches(CapturedDescriptor& d, std::string_
     d.watches = {copy, text.size()};
   }
   d.flags &= ~static_cast<uint32_t>(kOpenFileEventsLost);
-  if (pidfd_ < 0) return {};
+  if (!may_borrow_) return {};
   const ScopedFd fd(borrow(d));
   int bytes = 0;
   if (fd.valid() && sys::call(__NR_ioctl, fd.get(), FIONREAD, &bytes) == 0 && bytes != 0) {
