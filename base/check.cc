@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "base/fork_path.h"
 
 #include <atomic>
 #include <cstring>
@@ -24,7 +25,7 @@ std::string_view name_of(const char* file) {
 
 }  // namespace
 
-void set_policy(Policy wanted) { policy.store(wanted, std::memory_order_relaxed); }
+CKPT_START_PATH void set_policy(Policy wanted) { policy.store(wanted, std::memory_order_relaxed); }
 
 [[gnu::cold]] bool failed(const char* file, int line, std::string_view text) {
   char out[sizeof(held)];

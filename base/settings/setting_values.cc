@@ -1,4 +1,5 @@
 #include "base/settings/setting_values.h"
+#include "base/fork_path.h"
 
 #include "base/preload_rules.h"
 
@@ -113,7 +114,7 @@ Result<uint64_t> parse_number(const Setting& setting, const char* text) {
   return refused(setting, text);
 }
 
-Result<void> parse_text(const Setting& setting, const char* text, char* out, size_t size) {
+CKPT_START_PATH Result<void> parse_text(const Setting& setting, const char* text, char* out, size_t size) {
   const std::string_view all(text);
   if (all.size() >= size) {
     return make_error(ExitCode::kUsage, 0, "{} is longer than {} bytes; use {}", setting.variable, size - 1,

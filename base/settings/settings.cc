@@ -1,11 +1,12 @@
 #include "base/settings/settings.h"
+#include "base/fork_path.h"
 
 #include "base/settings/settings_table.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
 
-Result<Settings> parse_settings(SettingLookup lookup, void* context) {
+CKPT_START_PATH Result<Settings> parse_settings(SettingLookup lookup, void* context) {
   Settings s;
   for (const Setting& setting : setting_table()) {
     const char* text = lookup(setting.variable, context);

@@ -1,4 +1,5 @@
 #include "base/settings/settings_table.h"
+#include "base/fork_path.h"
 
 #include <algorithm>
 
@@ -171,7 +172,9 @@ struct Engine {
 };
 
 // keeper:NAME, wherever images go: the directory is one that a keeper holds. False: it is none.
-bool names_keeper(const char* text) { return std::string_view(text).starts_with(kKeeperScheme); }
+CKPT_START_PATH bool names_keeper(const char* text) {
+  return std::string_view(text).starts_with(kKeeperScheme);
+}
 Result<void> parse_keeper(const Setting& setting, const char* text, Settings& out) {
   const std::string_view name = std::string_view(text).substr(kKeeperScheme.size());
   if (!name.empty() && !is_keeper_name(name)) return refused(setting, text);
@@ -426,7 +429,7 @@ constexpr Setting kTable[] = {
 
 }  // namespace
 
-std::span<const Setting> setting_table() { return kTable; }
+CKPT_START_PATH std::span<const Setting> setting_table() { return kTable; }
 
 const Setting* find_setting(std::string_view variable) {
   for (const Setting& s : kTable) {

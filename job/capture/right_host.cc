@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/fork_path.h"
 #include "job/capture/members/process_look.h"
 #include "job/identity/identity.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -22,7 +23,7 @@ struct Place {
   char hosts[kValue], directory[kValue], table[kValue];
 };
 
-char** find(const char* name) {
+CKPT_START_PATH char** find(const char* name) {
   const size_t n = strlen(name);
   for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
     if (strncmp(*e, name, n) == 0 && (*e)[n] == '=') return e;
@@ -62,12 +63,8 @@ char* put(const char* name, const char* value, char* at, char* end) {
   return at + 1;
 }
 
-}  // namespace
-
-void be_of_this_host() {
-  char** const hosts = find(kHosts);
-  char** const job = find(kJobVariable);
-  if (hosts == nullptr || job == nullptr) return;
+// Apart: a program that runs on one host needs no room for this on its stack.
+[[gnu::noinline]] void be_of_host(char** hosts, char** job) {
   const char* own = *hosts + strlen(kHosts) + 1;
   Identity identity;
   // Without a first process it is the first, started by the agent of this host.
@@ -93,6 +90,14 @@ void be_of_this_host() {
   at = put(kDirectory, here.directory, at, end);
   at = put(kTable, here.table, at, end);
   put(kJobVariable, text, at, end);
+}
+
+}  // namespace
+
+CKPT_START_PATH void be_of_this_host() {
+  char** const hosts = find(kHosts);
+  char** const job = find(kJobVariable);
+  if (hosts != nullptr && job != nullptr) be_of_host(hosts, job);
 }
 
 }  // namespace ckpt::job

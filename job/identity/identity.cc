@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -36,7 +37,7 @@ void make_id(uint8_t id[16]) {
 
 }  // namespace
 
-bool read_identity(const char* value, Identity& identity) {
+CKPT_START_PATH bool read_identity(const char* value, Identity& identity) {
   identity = {};
   if (value == nullptr || !read_digits(value, identity.id)) {
     make_id(identity.id);

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "base/large_table.h"
 #include "base/machine/cpu_features.h"
 #include "base/protocol/restart_protocol.h"
@@ -121,7 +122,7 @@ uint32_t seccomp_filters_in(std::string_view status) {
 
 }  // namespace
 
-uint32_t count_seccomp_filters() {
+CKPT_START_PATH uint32_t count_seccomp_filters() {
   if (sys::call(__NR_prctl, PR_GET_SECCOMP, 0L, 0L, 0L, 0L) == 0) return 0;
   StatusField fields[] = {{"Seccomp:"}, {"Seccomp_filters:"}};
   if (!read_status("/proc/thread-self/status", fields) || fields[0].value == 0) return 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "base/large_table.h"
 #include "base/locks/futex.h"
 #include "job/format/wire.h"
@@ -114,7 +115,7 @@ Result<void> prepare_once(bool& asked) {
 
 }  // namespace
 
-void library_started() {
+CKPT_START_PATH void library_started() {
   started.store(1, std::memory_order_release);
   futex_wake(started);
 }

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <ucontext.h>
 
+#include "base/fork_path.h"
 #include "base/protocol/control_protocol.h"
 #include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -76,7 +77,7 @@ void on_libc_signal(int signal, void* information, void* context) {
 
 }  // namespace
 
-long install_signal_handler(int signal) {
+CKPT_START_PATH long install_signal_handler(int signal) {
   stop_state.world.serve_libc_signal_by(&on_libc_signal);
   KernelSigaction action = make_own_action(&on_checkpoint_signal);
   return kernel_sigaction(signal, &action, nullptr);

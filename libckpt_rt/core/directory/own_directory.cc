@@ -5,8 +5,10 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/fork_path.h"
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -99,7 +101,7 @@ const char* name() { return current; }
 
 void copy_name(Name& to) { std::memcpy(to, current, sizeof(to)); }
 
-void choose() {
+CKPT_START_PATH void choose() {
   set_directory[0] = '\0';
   const char* wanted = user_settings().directory;
   char cwd[1024] = {};
@@ -110,7 +112,10 @@ void choose() {
   char* const out = current;
   const size_t room = sizeof(current) - 1;
   if (wanted[0] == '/') {
-    *fmt::format_to_n(out, room, "{}", wanted).out = '\0';
+    // By hand: at every start of a program, and what formats lies elsewhere.
+    const size_t length = std::min(std::strlen(wanted), room);
+    std::memcpy(out, wanted, length);
+    out[length] = '\0';
   } else if (wanted[0] != '\0') {
     *fmt::format_to_n(out, room, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
   } else if (job_is_led_by_another()) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -31,7 +32,7 @@ int64_t look() {
 
 int64_t process_began_ns() { return look(); }
 
-void set_job_began_ns(int64_t ns) { began_ns = ns; }
+CKPT_START_PATH void set_job_began_ns(int64_t ns) { began_ns = ns; }
 
 int64_t job_began_ns() {
   if (began_ns == 0) began_ns = look();

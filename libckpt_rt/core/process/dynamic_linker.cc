@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/fork_path.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Weak: null where libc.so.6 does not have them. With the version that they have had in every glibc.
@@ -48,7 +49,7 @@ Function* function(Function* of_libc, const char* name, std::atomic<Function*>& 
 
 }  // namespace
 
-void* find(void* handle, const char* name) {
+CKPT_START_PATH void* find(void* handle, const char* name) {
   static std::atomic<Find*> found{nullptr};
   Find* f = function<Find>(&::dlsym, "dlsym", found);
   return f == nullptr ? nullptr : f(handle, name);
@@ -66,7 +67,7 @@ bool describe(const void* address, Dl_info& info) {
   return f != nullptr && f(address, &info) != 0;
 }
 
-AddrRange range_of_object_with(const void* address) {
+CKPT_START_PATH AddrRange range_of_object_with(const void* address) {
   struct Search {
     Addr address;
     AddrRange found;

@@ -19,7 +19,7 @@ CKPT_FORK_DATA constinit bool wiped = false;
 
 CKPT_FORK_DATA constinit OwnPage* page = &first;
 
-bool reserve(bool with_engine) {
+CKPT_START_PATH bool reserve(bool with_engine) {
   const size_t count = with_engine ? 4 : 3;
   const size_t bytes = kPageSize + count * RawThread::kBlockBytes;
   const long at = sys::call(__NR_mmap, 0L, bytes, PROT_READ | PROT_WRITE,

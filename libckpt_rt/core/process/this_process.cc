@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -12,7 +13,7 @@ namespace ckpt {
 
 constinit ThisProcess this_process;
 
-void new_run_id() {
+CKPT_START_PATH void new_run_id() {
   uint8_t(&id)[16] = this_process.run_id;
   const long n = sys::call(__NR_getrandom, id, sizeof(id), 0L);
   if (n == sizeof(id)) return;

@@ -54,7 +54,7 @@ void set_timer() {
 
 CKPT_FORK_DATA constinit bool wanted = false;
 
-void arm() {
+CKPT_START_PATH void arm() {
   last_ns = 0;
   if (counted_at_ns == 0) counted_at_ns = now_ns();
   if (user_settings().every_ns == 0) return;

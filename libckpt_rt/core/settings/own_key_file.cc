@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/fork_path.h"
 #include "base/large_table.h"
 #include "base/sys.h"
 #include "image/format/image_key.h"
@@ -20,7 +21,7 @@ CKPT_LARGE_TABLE constinit char absolute[2100] = {};
 
 const char* path() { return absolute; }
 
-void choose() {
+CKPT_START_PATH void choose() {
   const char* wanted = user_settings().key_file;
   if (wanted[0] == '\0') return;
   char cwd[1024] = {};

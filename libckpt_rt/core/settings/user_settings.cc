@@ -1,5 +1,6 @@
 #include "libckpt_rt/core/settings/user_settings.h"
 
+#include "base/fork_path.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -9,6 +10,6 @@ constinit Settings kept;
 }
 
 const Settings& user_settings() { return kept; }
-void keep_user_settings(const Settings& settings) { kept = settings; }
+CKPT_START_PATH void keep_user_settings(const Settings& settings) { kept = settings; }
 
 }  // namespace ckpt

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "base/fork_path.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -22,7 +23,7 @@ namespace {
 
 using namespace clock_internal;
 
-ClockGettime find_in_vdso(const char* wanted) {
+CKPT_START_PATH ClockGettime find_in_vdso(const char* wanted) {
   uintptr_t base = getauxval(AT_SYSINFO_EHDR);
   if (base == 0) return nullptr;
   auto* header = reinterpret_cast<const ElfW(Ehdr)*>(base);
@@ -58,7 +59,7 @@ struct Reading {
 };
 
 // Reads both at nearly one instant: of four tries the shortest.
-Reading read_both() {
+CKPT_START_PATH Reading read_both() {
   Reading best{};
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < 4; ++i) {
@@ -75,7 +76,7 @@ Reading read_both() {
 
 Reading first{};
 
-bool kernel_trusts_counter() {
+CKPT_START_PATH bool kernel_trusts_counter() {
   long fd = sys::call(__NR_openat, long{AT_FDCWD},
                       "/sys/devices/system/clocksource/clocksource0/current_clocksource",
                       long{O_RDONLY | O_CLOEXEC}, 0L);
@@ -95,7 +96,7 @@ bool kernel_trusts_counter() {
 
 }  // namespace
 
-void reset_clock() {
+CKPT_START_PATH void reset_clock() {
   first = read_both();
   counter_is_clock.store(kernel_trusts_counter(), std::memory_order_relaxed);
 }
