@@ -161,7 +161,8 @@ void Launcher::wait_and_pass_on() {
     polls.push_back({n.from(), POLLIN, 0});
     polls.push_back({n.wants_to_write() ? n.to() : -1, POLLOUT, 0});
   }
-  const bool clock = step_.options.time_s != 0 || (step_.options.wait_s != 0 && first_end_ns_ != 0);
+  const bool clock =
+      kill_at_ns_ != 0 || step_.options.time_s != 0 || (step_.options.wait_s != 0 && first_end_ns_ != 0);
   constexpr timespec kLook{1, 0};
   if (ppoll(polls.data(), polls.size(), clock ? &kLook : nullptr, wait_mask()) < 0) return;
   if (polls[0].revents != 0) read_input();
@@ -257,7 +258,7 @@ void Launcher::hear_end(int task, int status) {
   if ((status != 0 && step_.options.kill_on_bad_exit > 0) || in_mpi) {
     if (in_mpi && status == 0) say("error: task {} has ended without MPI_Finalize", task);
     say("Terminating StepId={}", step_.id());
-    end_step(SIGKILL);
+    end_step(SIGTERM);
   }
 }
 
@@ -323,6 +324,7 @@ void Launcher::signal_tasks(int signal) {
 
 void Launcher::end_step(int signal) {
   ending_ = true;
+  if (signal != SIGKILL) kill_at_ns_ = now_ns() + 2 * kSecond;
   signal_tasks(signal);
 }
 
@@ -356,8 +358,12 @@ void Launcher::take_interrupts() {
 // --time and --wait.
 void Launcher::look_at_clock() {
   const Options& o = step_.options;
-  if (ending_ || left_ == 0) return;
   const int64_t now = now_ns();
+  if (kill_at_ns_ != 0 && now > kill_at_ns_) {
+    kill_at_ns_ = 0;
+    signal_tasks(SIGKILL);
+  }
+  if (ending_ || left_ == 0) return;
   if (o.time_s != 0 && now - begun_ns_ > o.time_s * kSecond) {
     say("error: StepId={} has come to its time limit", step_.id());
     end_step(SIGKILL);

@@ -39,6 +39,7 @@ class Launcher {
   void take_interrupts();
   void look_at_clock();
   void signal_tasks(int signal);
+  // Tasks that this signal does not end are killed two seconds later.
   void end_step(int signal);
   bool all_done() const;
   OutputStream* stream_of(int task, bool error);
@@ -58,7 +59,7 @@ class Launcher {
   std::vector<bool> has_ended_;  // tasks
   int input_ = 0, left_ = 0, code_ = 0;
   bool input_ended_ = false, ending_ = false;
-  int64_t interrupted_ns_ = 0, first_end_ns_ = 0, begun_ns_ = 0;
+  int64_t interrupted_ns_ = 0, kill_at_ns_ = 0, first_end_ns_ = 0, begun_ns_ = 0;
 };
 
 }  // namespace ckpt::cluster::srun
