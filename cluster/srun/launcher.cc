@@ -24,7 +24,6 @@ namespace ckpt::cluster::srun {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr size_t kMostToNode = 1 << 20;
 
 // "task 3", "tasks 0-2,5"
 std::string tasks_text(const std::vector<int>& tasks) {
@@ -285,7 +284,7 @@ void Launcher::lose(size_t node) {
   FarNode& n = nodes_[node];
   if (n.done) return;
   n.done = true;
-  say("error: {}: its part of the step has ended before its tasks", n.name());
+  if (!ending_) say("error: {}: its part of the step has ended before its tasks", n.name());
   for (const int task : step_.layout.tasks[node]) {
     if (has_ended_[static_cast<size_t>(task)]) continue;
     has_ended_[static_cast<size_t>(task)] = true;

@@ -241,7 +241,7 @@ void Node::reap() {
 
 void Node::kill_all(int signal) {
   for (const LocalTask& t : tasks_) {
-    if (t.pid > 0) kill(-t.pid, signal);
+    if (t.pid > 0 && !t.ended) kill(-t.pid, signal);
   }
 }
 

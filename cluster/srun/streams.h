@@ -22,7 +22,9 @@ class OutputStream {
   void add(int node, int task, std::string_view bytes);
   // The task says no more: with labels its last line may be without an end.
   void end(int task);
-  bool wants_to_write() const { return !pieces_.empty() && !closed_; }
+  bool wants_to_write() const {
+    return !pieces_.empty();
+  }  // also when nobody reads: they count as passed on then
   int fd() const { return fd_; }
   // poll(2) has said that it can be written. passed_on: node, bytes. False: nobody reads it any more.
   bool write_some(const std::function<void(int node, size_t bytes)>& passed_on);

@@ -14,7 +14,7 @@ namespace {
 
 using Values = std::map<std::string, std::string>;
 
-// NAME,NAME=value,...; ALL and NONE stand for the others.
+// NAME,NAME=value,...; ALL stands for the others, and with NONE there is nothing else.
 void take_exported(const std::string& exported, char** environment, Values& values) {
   std::vector<std::string> words(1);
   for (const char c : exported) {
@@ -23,6 +23,7 @@ void take_exported(const std::string& exported, char** environment, Values& valu
     else
       words.back() += c;
   }
+  if (std::find(words.begin(), words.end(), "NONE") != words.end()) words.clear();
   const bool all = std::find(words.begin(), words.end(), "ALL") != words.end();
   for (char** e = environment; *e != nullptr; ++e) {
     const std::string pair = *e;

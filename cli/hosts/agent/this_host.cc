@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,10 @@ void set_environment(const Json& settings, const std::string& images, const std:
 // srun, which has started this agent, has set those of the agent's step.
 void set_allocation(const Json& variables) {
   if (variables.empty()) return;
+  // And may have bound it, one task, to one processor: all that the step has are the job's.
+  cpu_set_t all;
+  memset(&all, 0xff, sizeof(all));
+  if (getenv("SLURM_STEP_ID") != nullptr) (void)!sched_setaffinity(0, sizeof(all), &all);
   std::vector<std::string> names;
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view pair = *e;

@@ -18,7 +18,7 @@ namespace {
 
 // The MPI that the site's srun serves where nobody says --mpi; "" where it cannot be asked.
 std::string site_mpi() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> out(popen("scontrol show config 2>/dev/null </dev/null", "re"),
+  const std::unique_ptr<FILE, int (*)(FILE*)> out(popen("timeout 20 scontrol show config 2>/dev/null </dev/null", "re"),
                                                   pclose);
   char line[4096], value[256];
   std::string found;
@@ -59,6 +59,11 @@ std::map<std::string, std::string> variables_of_allocation() {
     const size_t equals = pair.find('=');
     if (equals != pair.npos && (pair.starts_with("SLURM") || pair.starts_with("SRUN_")))
       all[pair.substr(0, equals)] = pair.substr(equals + 1);
+  }
+  // For srun in a script of the job, which asks nobody.
+  if (!all.contains("SLURM_MPI_TYPE")) {
+    if (const std::string of_site = site_mpi(); !of_site.empty() && of_site != "none")
+      all["SLURM_MPI_TYPE"] = of_site;
   }
   return all;
 }

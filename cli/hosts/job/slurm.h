@@ -22,7 +22,7 @@ Result<cluster::srun::Step> read_srun(const std::vector<std::string>& program);
 inline constexpr const char* kSlurmLaunch =
     "env -u SLURM_LABELIO -u SLURM_STDINMODE -u SLURM_STDOUTMODE -u SLURM_STDERRMODE -u SLURM_CPUS_PER_TASK "
     "-u SLURM_NTASKS_PER_NODE -u SLURM_DISTRIBUTION "
-    "srun --quiet --overlap --mpi=none --cpu-bind=none --export=ALL --nodes=1 --ntasks=1 --nodelist={host}";
+    "srun --quiet --overlap --mpi=none --export=ALL --nodes=1 --ntasks=1 --nodelist={host}";
 
 // Variables of the allocation, for the program: an agent that srun has started has those of its own step.
 std::map<std::string, std::string> variables_of_allocation();

@@ -56,14 +56,16 @@ class Streams(Allocation, OverHosts):
         script = ("srun -N2 -n2 -w h2,h3 -m cyclic sh -c 'echo $SLURM_STEP_ID $SLURM_NODEID `hostname`'; echo $?;"
                   "seq 200000 | srun -n4 --mpi=none sh -c '[ -z \"$PMI_FD\" ] && sum' | sort | uniq -c;"
                   "srun -n4 -o out.%t sh -c 'echo $SLURM_PROCID $SLURM_STEP_ID; exit $SLURM_PROCID'; echo $?;"
-                  "srun -n2 sh -c 'kill -9 $$'; echo $?; srun -n3 -i1 head -c2 <<< ab || srun -n1 -c1 true")
+                  "srun -n2 sh -c 'kill -9 $$'; echo $?; srun -n3 -i1 head -c2 <<< ab || srun -n1 -c1 true;"
+                  # Nobody reads on: the task is told, and what it says elsewhere is heard.
+                  "srun -n1 sh -c 'yes; seq 20000 >&2; echo ended >&2' 2> heard | head -n1; tail -n1 heard")
         out, err = self.srun(inside=script.replace("<<< ab", "< /etc/passwd"))
         said = out.splitlines()
         self.assertEqual(sorted(said[:2]), ["0 0 h2", "0 1 h3"])
         self.assertEqual(said[2], "0")
         self.assertEqual(len([line for line in said if line.strip().startswith("4 ")]), 1, out)
         self.assertEqual(said[4:6], ["3", "137"], out)
-        self.assertEqual(said[6], "ro", out)
+        self.assertEqual(said[6:], ["roy", "ended"], out)
         for t in range(4):
             with open(f"{self.dir}/out.{t}", encoding="ascii") as f:
                 self.assertEqual(f.read(), f"{t} 2\n")
