@@ -102,7 +102,8 @@ class Ranks(Allocation, mpi.Mpi):
         self.allocate("h[1-3]", "2(x3)", SLURM_NTASKS="3")
 
     def words(self):
-        return ["srun", "--mpi=pmi2"]
+        # A script of the job, as long as its step runs: it is restarted with it, and has the step's exit code.
+        return ["sh", "-c", 'srun --mpi=pmi2 "$@"; code=$?; echo "step $SLURM_JOB_ID ended" >&2; exit $code', "sh"]
 
     def test_on_others(self):
         self.live_and_die([1, 5], ["h4,h5,h6", "h2,h3,h1"], 1)
