@@ -79,7 +79,7 @@ class Refusals(CkptTest):
         with open(program, "w", encoding="ascii") as f:
             f.write(f"#!/bin/sh\ntouch {self.path('started')}\n")
         os.chmod(program, 0o755)
-        self.refuse(UNSUPPORTED, ["no allocation of Slurm", "sbatch"], "run", "--", program)
+        self.refuse(UNSUPPORTED, ["no allocation of Slurm", "sbatch"], "run", "--", program, "./app")
         self.assertFalse(os.path.exists(self.path("started")))
 
     def test_32_bit_and_foreign_programs(self):

@@ -18,8 +18,8 @@ namespace {
 
 // The MPI that the site's srun serves where nobody says --mpi; "" where it cannot be asked.
 std::string site_mpi() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> out(popen("timeout 20 scontrol show config 2>/dev/null </dev/null", "re"),
-                                                  pclose);
+  const std::unique_ptr<FILE, int (*)(FILE*)> out(
+      popen("timeout 20 scontrol show config 2>/dev/null </dev/null", "re"), pclose);
   char line[4096], value[256];
   std::string found;
   while (out != nullptr && fgets(line, sizeof(line), out.get()) != nullptr) {
