@@ -24,6 +24,7 @@ namespace ckpt::cluster::srun {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kKillWait = 30 * kSecond;  // as Slurm's, unless a site sets another
 
 // "task 3", "tasks 0-2,5"
 std::string tasks_text(const std::vector<int>& tasks) {
@@ -323,7 +324,7 @@ void Launcher::signal_tasks(int signal) {
 
 void Launcher::end_step(int signal) {
   ending_ = true;
-  if (signal != SIGKILL) kill_at_ns_ = now_ns() + 2 * kSecond;
+  if (signal != SIGKILL) kill_at_ns_ = now_ns() + kKillWait;
   signal_tasks(signal);
 }
 

@@ -39,7 +39,7 @@ class Launcher {
   void take_interrupts();
   void look_at_clock();
   void signal_tasks(int signal);
-  // Tasks that this signal does not end are killed two seconds later.
+  // Tasks that this signal does not end are killed 30 seconds later.
   void end_step(int signal);
   bool all_done() const;
   OutputStream* stream_of(int task, bool error);
