@@ -14,10 +14,12 @@
 #include "base/settings/settings_table.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/job/hosts_run.h"
+#include "cli/hosts/job/slurm.h"
 #include "cli/keeper/start_keeper.h"
 #include "cli/program/commands.h"
 #include "cli/starting/preload.h"
 #include "cli/starting/program.h"
+#include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/striping.h"
 #include "image/format/image_key.h"
@@ -189,6 +191,22 @@ void take_settings_of_environment(SettingTexts& texts) {
     key->second = absolute(key->second);
 }
 
+// srun, in an allocation: its nodes are the hosts, and ckpt-srun takes its place. All that can be refused is refused here.
+Result<void> use_srun(HostsOptions& o, std::vector<std::string>& program) {
+  auto step = read_srun(program);
+  if (!step.ok()) return step.error();
+  for (const auto& words : step->programs) {
+    // What is not on this host may be on the others.
+    if (auto path = find_program(words[0]); path.ok()) CKPT_TRY(check_program(*path));
+  }
+  if (o.hosts.empty()) {
+    for (const std::string& node : step->allocation.nodes) o.hosts += (o.hosts.empty() ? "" : ",") + node;
+    if (o.launch == kDefaultLaunch) o.launch = kSlurmLaunch;
+  }
+  program[0] = command_path("ckpt-srun");
+  return {};
+}
+
 // The settings go to all hosts; the clock of checkpoints is the head's.
 ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts, const HostsOptions& o,
                           const std::string& memory, uint32_t disk_every) {
@@ -216,6 +234,7 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
                o.recover,
                {},
                disk_every};
+  run.allocation = variables_of_allocation();
   run.settings.erase("CKPT_EVERY");
   run.settings.erase("CKPT_MTBF");
   if (!o.spares.empty()) {
@@ -298,7 +317,6 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
     CKPT_TRY(read_key_file(settings->key_file, key));
     wipe(&key, sizeof(key));
   }
-  CKPT_TRY(check_launcher(program[0]));
   auto path = find_program(program[0]);
   if (!path.ok()) return path.error();
   CKPT_TRY(check_program(*path));
@@ -322,6 +340,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
 
   // Once: a program that is started in a job belongs to that job.
   if (getenv("CKPT_JOB") == nullptr) setenv("CKPT_JOB", new_job_id().c_str(), 1);
+  if (getenv("SLURM_JOB_ID") != nullptr) put_stand_ins_ahead();
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
   set_preload(*library, *heap, *loader);
@@ -393,8 +412,15 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   command->add_option("--host-silence", hosts->silence,
                       "a host of which nothing is heard for so long is gone (default: 15s)");
   command->callback([&program, texts, memory, hosts, disk_every, &exit] {
+    std::vector<std::string> words = program;
+    if (!words.empty() && is_srun(words[0])) {
+      if (auto r = use_srun(*hosts, words); !r.ok()) {
+        exit = report(r.error());
+        return;
+      }
+    }
     if (!hosts->hosts.empty()) {
-      exit = start_over_hosts(program, *texts, *hosts, *memory, *disk_every);
+      exit = start_over_hosts(words, *texts, *hosts, *memory, *disk_every);
       return;
     }
     auto started = start(program, *texts, *memory, *disk_every);

@@ -257,11 +257,4 @@ Result<std::string> find_program(const std::string& name) {
 
 Result<void> check_program(const std::string& path) { return check_file(path, 0); }
 
-Result<void> check_launcher(const std::string& name) {
-  if (name.substr(name.rfind('/') + 1) != "srun") return {};
-  return failure(ExitCode::kUnsupported, name,
-                 "has slurmstepd start its processes, which is outside of the job and holds their PMI",
-                 "MPI: ckpt run --hosts h1,h2 -- mpirun PROGRAM; one process: srun ckpt run -- PROGRAM");
-}
-
 }  // namespace ckpt::cli

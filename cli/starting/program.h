@@ -16,7 +16,4 @@ Result<std::string> find_program(const std::string& name);
 // another machine, not an executable; and what a sanitizer watches. A script is judged by its interpreter.
 Result<void> check_program(const std::string& path);
 
-// Refuses by its name a launcher whose processes are none of its own, and so in no job: srun.
-Result<void> check_launcher(const std::string& name);
-
 }  // namespace ckpt::cli

@@ -74,12 +74,12 @@ class Refusals(CkptTest):
         self.refuse(UNSUPPORTED, ["setuid", "copy"], "run", "--", program)
 
     def test_srun(self):
-        """By its name, before it starts: what it has started is in no job."""
+        """By its name, before it starts: ckpt-srun would take its place, but there is no allocation of Slurm."""
         program = self.path("srun")
         with open(program, "w", encoding="ascii") as f:
             f.write(f"#!/bin/sh\ntouch {self.path('started')}\n")
         os.chmod(program, 0o755)
-        self.refuse(UNSUPPORTED, ["slurmstepd", "mpirun"], "run", "--", program)
+        self.refuse(UNSUPPORTED, ["no allocation of Slurm", "sbatch"], "run", "--", program, "./app")
         self.assertFalse(os.path.exists(self.path("started")))
 
     def test_32_bit_and_foreign_programs(self):

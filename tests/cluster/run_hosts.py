@@ -105,10 +105,10 @@ class Run(OverHosts):
         self.assertIn("(srun): what it has started is outside of the job", done.stderr)
         self.assertEqual(glob.glob(self.images + "/*.hosts"), [])
 
-    def test_srun_is_refused(self):
+    def test_srun_without_an_allocation_is_refused(self):
         job = self.run_job("/usr/bin/srun", "./app")
         self.assertEqual(job.wait(240), 78, self.said())
-        self.assertIn("srun: has slurmstepd start its processes, which is outside of the job", self.said())
+        self.assertIn("srun: no allocation of Slurm is here", self.said())
 
     def test_exit_code_and_streams(self):
         # A command may close what it writes to, and read on.

@@ -192,6 +192,7 @@ Result<void> Agent::start(const Json& j) {
 }
 
 Result<void> Agent::start_program(const Json& j) {
+  unlink((directory_ + "/.srun-steps").c_str());  // a new job counts its steps from 0
   const std::string here = own_directory(), on = here + "/ckpt-on", self = here + "/ckpt";
   std::vector<std::string> words{self, "run", "--", on, "--serve", std::to_string(on_socket_.get())};
   if (j.contains("program")) {
@@ -199,6 +200,7 @@ Result<void> Agent::start_program(const Json& j) {
     for (const auto& w : j["program"]) words.push_back(bytes_in(w));
   }
   set_environment(j["settings"], images_, job_, task_.value("host", ""));
+  set_allocation(j.value("allocation", Json::object()));
   set_launchers(on);
   if (!spawn(words, on_socket_.get()))
     return failure(ExitCode::kSystem, self, "no process for it", "see ulimit -u");

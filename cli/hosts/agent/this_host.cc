@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include "base/raii_fd.h"
 #include "cli/hosts/job/ask_job.h"
 #include "cli/hosts/job/hosts_manifest.h"
+#include "cli/hosts/job/slurm.h"
 #include "cli/starting/preload.h"
 #include "cli/text/failure.h"
 
@@ -56,7 +58,25 @@ void set_environment(const Json& settings, const std::string& images, const std:
   setenv("CKPT_HOSTS", (job + ":" + host).c_str(), 1);
 }
 
+// srun, which has started this agent, has set those of the agent's step.
+void set_allocation(const Json& variables) {
+  if (variables.empty()) return;
+  // And may have bound it, one task, to one processor: all that the step has are the job's.
+  cpu_set_t all;
+  memset(&all, 0xff, sizeof(all));
+  if (getenv("SLURM_STEP_ID") != nullptr) (void)!sched_setaffinity(0, sizeof(all), &all);
+  std::vector<std::string> names;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view pair = *e;
+    if (pair.starts_with("SLURM") || pair.starts_with("SRUN_") || pair.starts_with("PMI"))
+      names.emplace_back(pair.substr(0, pair.find('=')));
+  }
+  for (const std::string& name : names) unsetenv(name.c_str());
+  for (const auto& [name, value] : variables.items()) setenv(name.c_str(), bytes_in(value).c_str(), 1);
+}
+
 void set_launchers(const std::string& on) {
+  put_stand_ins_ahead();
   setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
   setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
   setenv("HYDRA_LAUNCHER", "ssh", 1);

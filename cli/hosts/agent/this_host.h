@@ -19,7 +19,9 @@ std::string own_directory();
 // Of the processes of the job here.
 void set_environment(const Json& settings, const std::string& images, const std::string& job,
                      const std::string& host);
-// Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on.
+// Slurm's variables, as the program of `ckpt run` would have them; none: no allocation is here.
+void set_allocation(const Json& variables);
+// Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on; srun is ours.
 void set_launchers(const std::string& on);
 // The end of the connection by which this agent was started is not its own end. What it starts is as if it did not ignore it.
 void ignore_hangup();

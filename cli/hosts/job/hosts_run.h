@@ -41,7 +41,8 @@ struct HostsRun {
   std::vector<std::string> spares;
   uint32_t disk_every =
       0;  // of parts in keepers' memory every N-th checkpoint goes to a disk as well; 0: none
-  int silence_ms = cluster::SealedLink::kSilenceMs;  // of a host's kernel: then it is gone
+  std::map<std::string, std::string> allocation = {};  // Slurm's variables; empty: none is here
+  int silence_ms = cluster::SealedLink::kSilenceMs;    // of a host's kernel: then it is gone
 };
 
 // What a checkpoint has to remember of it, and a restart goes on with.

@@ -101,7 +101,6 @@ ExitCode run_over_hosts(const HostsRun& run) {
     return report(failure(ExitCode::kUsage, "run", "no program given",
                           "ckpt run --hosts h1,h2 -- PROGRAM [arguments]"));
   const std::string name = name_for_files(run.program[0]);
-  if (auto r = check_launcher(run.program[0]); !r.ok()) return report(r.error());
   block_signals();
   const auto dir = run.settings.find("CKPT_DIR");
   std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
@@ -125,6 +124,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
                {"cwd", json_of_bytes(working_directory())},
                {"table", *table},
                {"settings", run.settings}};
+    for (const auto& [variable, value] : run.allocation) start["allocation"][variable] = json_of_bytes(value);
     if (!run.keeper.empty()) {
       // Of each part its own: two that come to one host keep apart.
       start["keeper"] = fmt::format("{}-{}", run.keeper, i + 1);

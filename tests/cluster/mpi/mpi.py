@@ -52,9 +52,12 @@ class Mpi(OverHosts):
         os.mkdir(self.dir + "/t")
         self.program, self.sum = "ring", total
 
-    def run_ring(self, *options):
+    def compile_program(self):
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"mpi_{self.program}.c")
         subprocess.run([self.compiler, "-O1", "-o", f"{self.dir}/{self.program}", source], check=True)
+
+    def run_ring(self, *options):
+        self.compile_program()
         return self.run_job(*self.words(), f"./{self.program}", str(self.rounds), self.dir + "/go", hosts=self.hosts_of_job, options=options)
 
     def allow(self, tenth):

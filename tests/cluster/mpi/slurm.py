@@ -119,11 +119,16 @@ class Slurm(mpi.OpenMpi):
     def state(self, job):
         return self.slurm("squeue", "-h", "-j", job, "-o", "%T").strip()
 
-    def test_put_back_and_on_other_nodes(self):
-        script = os.path.join(HERE, "../../../examples/slurm/restartable.sbatch")
-        self.allow(3)
+    def batch_words(self):
         words = [w for w in self.words() if not w.startswith("h1:")]
         words.remove("-H")
+        return words
+
+    def test_put_back_and_on_other_nodes(self):
+        script = os.path.join(HERE, "../../../examples/slurm/restartable.sbatch")
+        self.compile_program()
+        self.allow(3)
+        words = self.batch_words()
         job = self.slurm("sbatch", "--parsable", script, *words, "./ring", str(self.rounds), self.dir + "/go").strip()
         self.comes_to_tenth(job, 1)
         self.slurm("scontrol", "update", "nodename=h1", "state=drain", "reason=maintenance")
@@ -139,8 +144,55 @@ class Slurm(mpi.OpenMpi):
         self.assertIn("NodeList=h[2-4]\n", self.slurm("scontrol", "show", "job", job), self.log())
 
 
-for name in ("test_twice_on_the_same_hosts", "test_at_the_end", "test_on_others", "test_on_fewer", "test_swept"):
-    setattr(Slurm, name, None)  # without Slurm they are mpi.py's
+COMPARED = r"""#!/bin/bash
+#SBATCH --nodes=3 --ntasks=6
+# The same line to Slurm's srun and, after `ckpt run --`, to ours.
+both() {
+  echo "== $*"; "$@" > real 2> real.err; echo "$?" >> real
+  ckpt run --dir "$PWD/images" -- "$@" > ours 2> ours.err; echo "$?" >> ours
+  # Which tasks are named in one line is a matter of time.
+  for f in real ours; do sort $f > $f.sorted; done
+  for f in real.err ours.err; do grep -v 'StepId=\|STEP\|Job step aborted' $f | sed 's/: tasks\? [0-9,-]*:/:/' | sort -u > $f.sorted; done
+  cmp -s real.sorted ours.sorted && cmp -s real.err.sorted ours.err.sorted ||
+    { echo "DIFFER"; diff real.sorted ours.sorted; diff real.err.sorted ours.err.sorted; }
+}
+both srun -l sh -c 'echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME $SLURM_GTIDS $SLURM_NTASKS $SLURM_NNODES; exit $SLURM_PROCID'
+both srun -N3 -n5 -m cyclic -l sh -c 'echo $SLURM_NODEID $SLURM_TASKS_PER_NODE $SLURM_DISTRIBUTION $SLURM_STEP_NODELIST $SLURM_CPUS_ON_NODE $PWD'
+both srun -N2 -n4 -w h2,h3 sh -c 'hostname; echo $SLURM_JOB_NODELIST $SLURM_JOB_ID $SLURM_JOB_NUM_NODES $SLURM_STEP_NUM_TASKS'
+both srun -N1 -n2 -r1 sh -c 'hostname; kill -9 $$'
+both srun -N2 -n2 -K sh -c '[ $SLURM_PROCID = 1 ] && exit 5; exec sleep 1000'
+both srun -N2 -n2 -l printf 'no end'
+both srun -N1 -n1 --export=A=b,PWD /bin/sh -c 'echo $A $PWD ${HOME-none}'
+both srun -N1 -n2 -i1 --export=NONE,A=b /bin/sh -c 'echo $A ${HOME-none} $SLURM_PROCID; /bin/cat'
+srun env > real; ckpt run --dir "$PWD/images" -- srun env > ours
+for f in real ours; do grep -o '^\(SLURM\|PMI\)[A-Z_]*' $f | sort -u > $f.names; done
+# Where its own srun listens, and what is of heterogeneous jobs.
+echo "missing:" $(comm -23 real.names ours.names | grep -v 'SLURM_\(SRUN_COMM_.*\|LAUNCH_NODE_IPADDR\|STEP_LAUNCHER_PORT\|.*_PACK_GROUP_\)$')
+echo "all compared"
+"""
+
+
+class SlurmSrun(Slurm):
+    """srun, of whose place ckpt-srun comes."""
+    launcher, compiler = "mpicc.mpich", "mpicc.mpich"
+    rounds, ranks = 1000, 3
+    ends = mpi.Mpich.ends
+
+    def batch_words(self):
+        return ["srun", "--mpi=pmi2"]
+
+    def test_as_slurms(self):
+        with open(self.dir + "/compared", "w", encoding="ascii") as f:
+            f.write(COMPARED)
+        job = self.slurm("sbatch", "--parsable", "--wait", self.dir + "/compared").strip()
+        said = self.output(job)
+        self.assertNotIn("DIFFER", said)
+        self.assertIn("missing:\nall compared\n", said)
+
+
+for name in dir(mpi.OpenMpi):
+    if name.startswith("test_"):
+        setattr(Slurm, name, None)  # without Slurm they are mpi.py's
 
 if __name__ == "__main__":
-    unittest.main(argv=[__file__, "Slurm", "-v"])
+    unittest.main(argv=[__file__, *(sys.argv[1:] or ["Slurm", "SlurmSrun"]), "-v"])

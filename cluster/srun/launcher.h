@@ -1,0 +1,65 @@
+// ckpt-srun where the user, or a script of the job, has called srun: one step of the job, from the start of its tasks to their end.
+//
+// Owner:     cluster/srun. Its own process, one thread. A member of the job.
+// Never:     asks Slurm for anything: the step is the job's, in the allocation that it has.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/srun/far_node.h"
+#include "cluster/srun/pmi/server.h"
+#include "cluster/srun/step.h"
+#include "cluster/srun/streams.h"
+
+namespace ckpt::cluster::srun {
+
+class Launcher {
+ public:
+  explicit Launcher(Step step);
+  // The exit code of srun: the largest of the tasks', 128 and the signal for one that was killed.
+  int run();
+
+ private:
+  struct Ended {
+    int task, status;
+  };
+  bool open_streams();
+  bool connect();
+  void wait_and_pass_on();
+  void hear(size_t node, const Frame& frame);
+  void hear_end(int task, int status);
+  void say_ends(size_t node);
+  void lose(size_t node);
+  void act(const PmiServer::Actions& actions);
+  void read_input();
+  void take_interrupts();
+  void look_at_clock();
+  void signal_tasks(int signal);
+  // Tasks that this signal does not end are killed 30 seconds later.
+  void end_step(int signal);
+  bool all_done() const;
+  OutputStream* stream_of(int task, bool error);
+  FarNode& node_of(int task) {
+    return nodes_[static_cast<size_t>(step_.layout.node_of[static_cast<size_t>(task)])];
+  }
+  template <typename... Args>
+  void say(const char* format, Args&&... args);
+
+  Step step_;
+  std::deque<FarNode> nodes_;
+  std::deque<OutputStream> streams_;
+  OutputStream *out_ = nullptr, *err_ = nullptr;  // nullptr: dropped
+  std::vector<ScopedFd> files_;
+  std::unique_ptr<PmiServer> pmi_;
+  std::vector<Ended> ends_;      // heard now, of one node
+  std::vector<bool> has_ended_;  // tasks
+  int input_ = 0, left_ = 0, code_ = 0;
+  bool input_ended_ = false, ending_ = false;
+  int64_t interrupted_ns_ = 0, kill_at_ns_ = 0, first_end_ns_ = 0, begun_ns_ = 0;
+};
+
+}  // namespace ckpt::cluster::srun

@@ -1,0 +1,254 @@
+#include "cluster/srun/node.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "cluster/srun/signals.h"
+
+namespace ckpt::cluster::srun {
+
+namespace {
+
+constexpr size_t kMostOut = 1 << 20;  // kept for a launcher that does not read
+
+// Writes what can be written now. False: nobody reads it any more.
+bool write_some(int fd, std::string& bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n > 0) {
+      bytes.erase(0, static_cast<size_t>(n));
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    return n < 0 && errno == EAGAIN;
+  }
+  return true;
+}
+
+}  // namespace
+
+int Node::run() {
+  // Who loses his parent, a task, comes to this process: it ends with the step, as slurmstepd would have it.
+  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  signal(SIGPIPE, SIG_IGN);
+  take_signals({SIGCHLD, SIGHUP, SIGTERM, SIGINT});
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  while (!over_) {
+    wait_and_pass_on();
+    if (has_come(SIGHUP) || has_come(SIGTERM) || has_come(SIGINT)) over_ = true;
+    reap();
+  }
+  kill_all(SIGKILL);
+  end_left_over();
+  while (waitpid(-1, nullptr, 0) > 0 || errno == EINTR) end_left_over();
+  return 0;
+}
+
+void Node::wait_and_pass_on() {
+  std::vector<pollfd> polls{{STDIN_FILENO, POLLIN, 0}, {out_.empty() ? -1 : STDOUT_FILENO, POLLOUT, 0}};
+  const bool room = outputs_.room() != 0;
+  for (const LocalTask& t : tasks_) {
+    polls.push_back({room ? t.out.get() : -1, POLLIN, 0});
+    polls.push_back({room ? t.err.get() : -1, POLLIN, 0});
+    polls.push_back({t.input.empty() ? -1 : t.in.get(), POLLOUT, 0});
+    polls.push_back(
+        {t.pmi.get(),
+         static_cast<short>((out_.size() < kMostOut ? POLLIN : 0) | (t.answers.empty() ? 0 : POLLOUT)), 0});
+  }
+  if (ppoll(polls.data(), polls.size(), nullptr, wait_mask()) < 0) return;
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    LocalTask& t = tasks_[i];
+    const pollfd* p = &polls[2 + 4 * i];
+    if (p[0].revents != 0) read_stream(t, t.out, Say::kOutput, Say::kOutputEnd);
+    if (p[1].revents != 0) read_stream(t, t.err, Say::kError, Say::kErrorEnd);
+    if (p[2].revents != 0) feed(t);
+    if (p[3].revents != 0) read_pmi(t);
+  }
+  if (polls[0].revents != 0) read_orders();
+  if (const std::string word = inputs_.word(); !word.empty()) say(Say::kTaken, -1, word.substr(1));
+  write_out();
+}
+
+void Node::write_out() {
+  if (!write_some(STDOUT_FILENO, out_)) over_ = true;
+}
+
+void Node::read_orders() {
+  char bytes[64 << 10];
+  const ssize_t n = read(STDIN_FILENO, bytes, sizeof(bytes));
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  std::vector<Frame> frames;
+  if (n <= 0 || !reader_.feed({bytes, static_cast<size_t>(n)}, frames)) {
+    over_ = true;
+    return;
+  }
+  for (const Frame& f : frames) obey(f);
+}
+
+LocalTask* Node::find(int number) {
+  const auto it =
+      std::find_if(tasks_.begin(), tasks_.end(), [&](const LocalTask& t) { return t.number == number; });
+  return it != tasks_.end() ? &*it : nullptr;
+}
+
+void Node::obey(const Frame& f) {
+  LocalTask* one = f.task >= 0 ? find(f.task) : nullptr;
+  const auto each = [&](auto&& act) {
+    for (LocalTask& t : tasks_) {
+      if (f.task < 0 || &t == one) act(t);
+    }
+  };
+  switch (f.say) {
+    case Say::kStart:
+      start(f);
+      break;
+    case Say::kInput:
+      inputs_.took_frame();
+      input_bytes_ += f.bytes.size();
+      each([&](LocalTask& t) {
+        if (t.in.valid()) t.input += f.bytes;
+        feed(t);
+      });
+      break;
+    case Say::kInputEnd:
+      each([&](LocalTask& t) {
+        t.input_ends = true;
+        feed(t);
+      });
+      break;
+    case Say::kSignal:
+      each([&](LocalTask& t) {
+        if (!t.ended) kill(-t.pid, atoi(f.bytes.c_str()));
+      });
+      break;
+    case Say::kPmi:
+      if (one != nullptr) one->answers += f.bytes;
+      break;
+    case Say::kPmiEnd:
+      if (one != nullptr) one->pmi_ends = true;
+      break;
+    case Say::kTaken:
+      outputs_.heard(f.bytes);
+      break;
+    // Nobody reads these any more: a task is to find its pipe closed.
+    case Say::kOutputEnd:
+      each([](LocalTask& t) { t.out.reset(); });
+      break;
+    case Say::kErrorEnd:
+      each([](LocalTask& t) { t.err.reset(); });
+      break;
+    case Say::kAllSaid:
+      over_ = true;
+      break;
+    default:
+      break;
+  }
+  if (one != nullptr && (f.say == Say::kPmi || f.say == Say::kPmiEnd) && one->pmi.valid()) {
+    if (!write_some(one->pmi.get(), one->answers)) one->answers.clear();
+    if (one->pmi_ends && one->answers.empty()) one->pmi.reset();
+  }
+}
+
+void Node::start(const Frame& f) {
+  if (started_ || !read_order(f.bytes, order_)) return;
+  started_ = true;
+  tasks_.resize(order_.tasks.size());
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    std::string why;
+    if (!start_task(order_, order_.tasks[i], tasks_[i], why))
+      say(Say::kNotStarted, order_.tasks[i].task, why);
+  }
+}
+
+void Node::read_stream(LocalTask& t, ScopedFd& fd, Say what, Say end) {
+  char bytes[kMostInFrame];
+  const size_t room = outputs_.room();
+  if (!fd.valid() || room == 0) return;
+  const ssize_t n = read(fd.get(), bytes, room);
+  if (n > 0) {
+    outputs_.sent(static_cast<size_t>(n));
+    say(what, t.number, {bytes, static_cast<size_t>(n)});
+  } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {  // EIO: the last has closed the terminal
+    fd.reset();
+    say(end, t.number);
+  }
+}
+
+void Node::read_pmi(LocalTask& t) {
+  if (!t.answers.empty() && !write_some(t.pmi.get(), t.answers)) t.answers.clear();
+  if (t.pmi_ends && t.answers.empty()) {
+    t.pmi.reset();
+    return;
+  }
+  if (out_.size() >= kMostOut) return;
+  char bytes[kMostInFrame];
+  const ssize_t n = read(t.pmi.get(), bytes, sizeof(bytes));
+  if (n > 0)
+    say(Say::kPmi, t.number, {bytes, static_cast<size_t>(n)});
+  else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+    t.pmi.reset();
+}
+
+// What a task is slow to read holds the input of all back, by the window.
+void Node::feed(LocalTask& t) {
+  if (!t.in.valid() || !write_some(t.in.get(), t.input)) {
+    t.in.reset();
+    t.input.clear();
+  }
+  if (t.input_ends && t.input.empty()) t.in.reset();
+  size_t waits = 0;
+  for (const LocalTask& one : tasks_) waits = std::max(waits, one.input.size());
+  const size_t taken = input_bytes_ - waits;
+  inputs_.passed_on(taken - input_taken_);
+  input_taken_ = taken;
+}
+
+void Node::reap() {
+  if (has_come(SIGCHLD)) {
+    int status = 0;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      const auto it = std::find_if(tasks_.begin(), tasks_.end(),
+                                   [&](const LocalTask& t) { return t.pid == pid && !t.ended; });
+      if (it == tasks_.end()) continue;
+      it->ended = true;
+      it->input.clear();
+      it->input_ends = true;
+      feed(*it);
+      say(Say::kEnded, it->number, std::to_string(status));
+    }
+  }
+  if (!started_ || done_ ||
+      !std::all_of(tasks_.begin(), tasks_.end(), [](const LocalTask& t) { return t.ended; }))
+    return;
+  // What the tasks have left behind ends with them, and with it their streams.
+  end_left_over();
+  for (const LocalTask& t : tasks_) {
+    if (t.out.valid() || t.err.valid()) return;
+  }
+  done_ = true;
+  say(Say::kDone, -1);
+}
+
+void Node::kill_all(int signal) {
+  for (const LocalTask& t : tasks_) {
+    if (t.pid > 0 && !t.ended) kill(-t.pid, signal);
+  }
+}
+
+void Node::end_left_over() {
+  const std::string self = std::to_string(getpid());
+  std::ifstream children("/proc/self/task/" + self + "/children");
+  for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
+}
+
+}  // namespace ckpt::cluster::srun

@@ -1,0 +1,104 @@
+#include "cluster/srun/task_environment.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "cluster/srun/hostlist.h"
+
+namespace ckpt::cluster::srun {
+
+namespace {
+
+using Values = std::map<std::string, std::string>;
+
+// NAME,NAME=value,...; ALL stands for the others, and with NONE there is nothing else.
+void take_exported(const std::string& exported, char** environment, Values& values) {
+  std::vector<std::string> words(1);
+  for (const char c : exported) {
+    if (c == ',')
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  if (std::find(words.begin(), words.end(), "NONE") != words.end()) words.clear();
+  const bool all = std::find(words.begin(), words.end(), "ALL") != words.end();
+  for (char** e = environment; *e != nullptr; ++e) {
+    const std::string pair = *e;
+    const size_t equals = pair.find('=');
+    if (equals == pair.npos) continue;
+    const std::string name = pair.substr(0, equals);
+    // Slurm's own go to the tasks whatever is exported.
+    if (all || name.starts_with("SLURM_") || std::find(words.begin(), words.end(), name) != words.end())
+      values[name] = pair.substr(equals + 1);
+  }
+  for (const std::string& word : words) {
+    if (const size_t equals = word.find('='); equals != word.npos && equals != 0)
+      values[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+}
+
+const char* name_of(Distribution d) {
+  return d == Distribution::kBlock ? "block" : d == Distribution::kCyclic ? "cyclic" : "plane";
+}
+
+}  // namespace
+
+bool is_of_host(std::string_view variable) {
+  return variable.starts_with("CKPT_") || variable == "LD_PRELOAD";
+}
+
+std::vector<std::string> environment_of_step(const Step& step, char** environment) {
+  Values v;
+  take_exported(step.options.exported, environment, v);
+  std::erase_if(v, [](const auto& pair) {
+    return is_of_host(pair.first) || pair.first.starts_with("PMI_") || pair.first.starts_with("HYDRA_");
+  });
+  const Layout& l = step.layout;
+  const std::string tasks = std::to_string(l.count()), nodes = std::to_string(l.nodes.size()),
+                    list = compress_hostlist(l.nodes), counts = compress_counts(l.counts()),
+                    number = std::to_string(step.number);
+  for (const char* name : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"}) v[name] = tasks;
+  for (const char* name : {"SLURM_NNODES", "SLURM_STEP_NUM_NODES"}) v[name] = nodes;
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) v[name] = number;
+  for (const char* name : {"SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"}) v[name] = counts;
+  v["SLURM_STEP_NODELIST"] = list;
+  v["SLURM_NODELIST"] = list;
+  v["SLURM_DISTRIBUTION"] = name_of(step.options.distribution);
+  if (step.options.distribution == Distribution::kPlane)
+    v["SLURM_DIST_PLANESIZE"] = std::to_string(step.options.plane);
+  if (step.options.cpus_per_task != 0) v["SLURM_CPUS_PER_TASK"] = std::to_string(step.options.cpus_per_task);
+  if (step.options.tasks_per_node != 0)
+    v["SLURM_NTASKS_PER_NODE"] = std::to_string(step.options.tasks_per_node);
+  if (!step.options.job_name.empty()) v["SLURM_JOB_NAME"] = step.options.job_name;
+  v["SLURM_MPI_TYPE"] = step.options.mpi == Mpi::kPmi2 ? "pmi2" : "none";
+  v["SLURM_SUBMIT_DIR"] = v.contains("SLURM_SUBMIT_DIR") ? v["SLURM_SUBMIT_DIR"] : step.directory;
+  const mode_t mask = umask(0);
+  umask(mask);
+  v["SLURM_UMASK"] = fmt::format("{:04o}", static_cast<unsigned>(mask));
+  if (step.options.mpi == Mpi::kPmi2) {
+    v["PMI_JOBID"] = step.id();
+    v["PMI_SIZE"] = tasks;
+  }
+  std::vector<std::string> all;
+  for (const auto& [name, value] : v) all.push_back(name + "=" + value);
+  return all;
+}
+
+std::map<std::string, std::string> environment_of_task(const Step& step, int node, int place, int task) {
+  const auto at = static_cast<size_t>(node);
+  std::string all;
+  for (const int t : step.layout.tasks[at]) all += (all.empty() ? "" : ",") + std::to_string(t);
+  Values v{{"SLURM_PROCID", std::to_string(task)},
+           {"SLURM_LOCALID", std::to_string(place)},
+           {"SLURM_NODEID", std::to_string(node)},
+           {"SLURM_GTIDS", all},
+           {"SLURMD_NODENAME", step.layout.nodes[at]}};
+  if (!step.layout.cpus.empty()) v["SLURM_CPUS_ON_NODE"] = std::to_string(step.layout.cpus[at]);
+  if (step.options.mpi == Mpi::kPmi2) v["PMI_RANK"] = std::to_string(task);
+  return v;
+}
+
+}  // namespace ckpt::cluster::srun

@@ -1,0 +1,115 @@
+"""`ckpt run -- srun`: ckpt-srun in the place of srun, over several hosts, without Slurm: its variables are set here.
+  srun.py Streams [-v]    what tasks are told, their streams and ends
+  srun.py Ranks [-v]      MPICH started by srun --mpi=pmi2: killed on all hosts, brought back on others
+"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import mpi  # noqa: E402
+from over_hosts import CKPT, OverHosts, wait_for  # noqa: E402
+
+
+class Allocation:
+    """Variables of an allocation, as sbatch would have set them."""
+
+    def allocate(self, nodes, cpus, **more):
+        wanted = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_CPUS_PER_NODE": cpus, "SLURM_MPI_TYPE": "pmi2", **more}
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+
+        def put_back():
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        self.addCleanup(put_back)
+
+
+class Streams(Allocation, OverHosts):
+    count = 3
+
+    def setUp(self):
+        super().setUp()
+        self.allocate("h[1-3]", "2(x3)", SLURM_NTASKS="6")
+
+    def srun(self, *words, code=0, inside=None):
+        """By `ckpt run`, or in a script of the job, in which srun is found by its name."""
+        program = ["srun", *words] if inside is None else ["sh", "-c", inside]
+        job = self.run_job(*program, hosts="h1,h2,h3")
+        self.assertEqual(job.wait(240), code, self.said())
+        self.said()
+        return [t.decode() for t in self.texts["out"]]
+
+    def test_what_tasks_are_told(self):
+        look = ("echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURMD_NODENAME `hostname` $SLURM_NTASKS $SLURM_STEP_ID $SLURM_GTIDS "
+                "$SLURM_TASKS_PER_NODE $SLURM_CPUS_ON_NODE $PMI_RANK $PMI_SIZE; [ $SLURM_TASK_PID = $$ ] && [ -e /proc/self/fd/$PMI_FD ]")
+        out, err = self.srun("-l", "sh", "-c", look)
+        self.assertEqual(err, "")
+        self.assertEqual(sorted(out.splitlines()),
+                         [f"{t}: {t} {t % 2} {t // 2} h{t // 2 + 1} h{t // 2 + 1} 6 0 {t // 2 * 2},{t // 2 * 2 + 1} 2(x3) 2 {t} 6" for t in range(6)])
+
+    def test_in_a_script(self):
+        """Steps have numbers, nodes are chosen, a task's standard input is a pipe's, exit codes are the largest."""
+        script = ("srun -N2 -n2 -w h2,h3 -m cyclic sh -c 'echo $SLURM_STEP_ID $SLURM_NODEID `hostname`'; echo $?;"
+                  "seq 200000 | srun -n4 --mpi=none sh -c '[ -z \"$PMI_FD\" ] && sum' | sort | uniq -c;"
+                  "srun -n4 -o out.%t sh -c 'echo $SLURM_PROCID $SLURM_STEP_ID; exit $SLURM_PROCID'; echo $?;"
+                  "srun -n2 sh -c 'kill -9 $$'; echo $?; srun -n3 -i1 head -c2 <<< ab || srun -n1 -c1 true;"
+                  # Nobody reads on: the task is told, and what it says elsewhere is heard.
+                  "srun -n1 sh -c 'yes; seq 20000 >&2; echo ended >&2' 2> heard | head -n1; tail -n1 heard")
+        out, err = self.srun(inside=script.replace("<<< ab", "< /etc/passwd"))
+        said = out.splitlines()
+        self.assertEqual(sorted(said[:2]), ["0 0 h2", "0 1 h3"])
+        self.assertEqual(said[2], "0")
+        self.assertEqual(len([line for line in said if line.strip().startswith("4 ")]), 1, out)
+        self.assertEqual(said[4:6], ["3", "137"], out)
+        self.assertEqual(said[6:], ["roy", "ended"], out)
+        for t in range(4):
+            with open(f"{self.dir}/out.{t}", encoding="ascii") as f:
+                self.assertEqual(f.read(), f"{t} 2\n")
+        self.assertIn("srun: error: h1: task 1: Exited with exit code 1", err)
+        self.assertEqual(err.count("Killed"), 2, err)
+
+    def test_refused_before_the_start(self):
+        for words, said in ((["--pty", "bash"], "--pty"), (["--mpi=pmix", "./app"], "--mpi=pmix"), (["-w", "h9", "./app"], "h9 is not in this allocation"),
+                            (["-n2"], "no program given")):
+            done = subprocess.run([CKPT, "run", "--hosts", "h1,h2,h3", "--launch", self.hosts.launch, "--dir", self.images, "--", "srun", *words],
+                                  capture_output=True, text=True)
+            self.assertIn(done.returncode, (64, 78))
+            self.assertIn(said, done.stderr)
+            self.assertFalse(os.path.exists(self.images))
+
+    def test_signals(self):
+        """One that srun gets goes to the tasks; an end of one task ends all with --kill-on-bad-exit."""
+        script = (f"srun -n3 sh -c 'trap \"echo got; exit 4\" USR1; echo here; touch {self.dir}/$SLURM_PROCID; while :; do sleep 0.05; done' & "
+                  f"while [ `ls {self.dir}/[012] 2>/dev/null | wc -l` != 3 ]; do sleep 0.05; done; kill -USR1 $!; wait $!; echo $?; "
+                  "srun -K -n3 sh -c '[ $SLURM_PROCID = 1 ] && exit 5; sleep 1000'; echo $?")
+        out, err = self.srun(inside=script)
+        # What one task says may overtake what another one has said.
+        said = out.splitlines()
+        self.assertEqual((sorted(said[:6]), said[6:]), (["got"] * 3 + ["here"] * 3, ["4", "143"]), err)
+        self.assertIn("Terminating StepId=77.1", err)
+
+
+class Ranks(Allocation, mpi.Mpi):
+    count, hosts_of_job = 6, "h1,h2,h3"
+    launcher, compiler = "mpicc.mpich", "mpicc.mpich"
+    rounds, ranks = 1000, 3
+    ends = mpi.Mpich.ends
+
+    def setUp(self):
+        super().setUp()
+        self.allocate("h[1-3]", "2(x3)", SLURM_NTASKS="3")
+
+    def words(self):
+        # A script of the job, as long as its step runs: it is restarted with it, and has the step's exit code.
+        return ["sh", "-c", 'srun --mpi=pmi2 "$@"; code=$?; echo "step $SLURM_JOB_ID ended" >&2; exit $code', "sh"]
+
+    def test_on_others(self):
+        self.live_and_die([1, 5], ["h4,h5,h6", "h2,h3,h1"], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
