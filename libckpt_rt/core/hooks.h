@@ -88,6 +88,8 @@ void note_dispatch(int tid, bool on);
 // also in a table of the agent.
 void note_queue_notice();
 void note_namespaces(int left);
+// A thread waits for its own children alone (__WNOTHREAD).
+void note_wait_of_thread();
 
 // Between the two no thread of ours exists.
 void begin_alone();

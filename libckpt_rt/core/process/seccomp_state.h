@@ -27,7 +27,8 @@ struct SeccompState {
   static constexpr int kMostDispatching = 64;
   std::atomic<int> dispatching[kMostDispatching] = {};
   std::atomic<bool> any_dispatches{false};
-  std::atomic<bool> queue_notice{false};  // mq_notify was called
+  std::atomic<bool> queue_notice{false};     // mq_notify was called
+  std::atomic<bool> waits_by_thread{false};  // a thread has waited for its own children alone (__WNOTHREAD)
 };
 
 extern SeccompState seccomp_state;
