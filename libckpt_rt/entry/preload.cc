@@ -145,15 +145,6 @@ RseqArea note_rseq(const RseqArea& area) {
   own_rseq::note(thread, {area.address, area.length, area.signature});
   return {before.address, before.length, before.signature};
 }
-void note_dispatch(int tid, bool on) {
-  for (std::atomic<int>& place : seccomp_state.dispatching) {
-    int there = place.load(std::memory_order_relaxed);
-    if (there == tid && on) return;
-    if (there == tid) return place.store(0, std::memory_order_relaxed);
-    if (there == 0 && on && place.compare_exchange_strong(there, tid, std::memory_order_relaxed)) return;
-  }
-  if (on) seccomp_state.any_dispatches.store(true, std::memory_order_relaxed);
-}
 void note_queue_notice() { seccomp_state.queue_notice.store(true, std::memory_order_relaxed); }
 void note_wait_of_thread() { seccomp_state.waits_by_thread.store(true, std::memory_order_relaxed); }
 void note_namespaces(int left) {

@@ -32,6 +32,7 @@
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/entry/agent.h"
@@ -134,6 +135,7 @@ void restore_own_state(const ThreadSlot& slot) {
   if (!is_there) r = own_directories::enter(slot.tid);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailDirectory);
   processor_time::thread_came_back(slot.tid, slot.used);
+  if (r = own_dispatch::set_again(); r != 0) fail(RestartStage::kThreadState, r, slot.tid);
   add_notes(notes);
 }
 
@@ -143,6 +145,7 @@ void await(FutexWord& word, uint32_t value) {
 
 [[noreturn]] void go_on(ThreadSlot* slot) {
   fix_interrupted_call(slot->frame);
+  own_dispatch::return_into(slot->frame);
   ckpt_signal_return(slot->frame);
 }
 

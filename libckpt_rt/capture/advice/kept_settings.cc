@@ -3,13 +3,11 @@
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 
-#include <algorithm>
-#include <atomic>
-
 #include "base/large_table.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
+#include "libckpt_rt/capture/advice/kept_reach.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -49,30 +47,6 @@ struct PolicyOfPart {
 CKPT_LARGE_TABLE constinit Parts<AddrRange> guards{}, seals{};
 CKPT_LARGE_TABLE constinit Parts<PolicyOfPart> policies{};
 
-// From the lowest to the highest address of the calls.
-struct Reach {
-  std::atomic<uint64_t> start{~0ull}, end{0};
-
-  // relaxed: read when the thread stands.
-  void extend(Addr from, size_t length) {
-    const uint64_t to = from.value + length;
-    for (uint64_t old = start.load(std::memory_order_relaxed);
-         from.value < old && !start.compare_exchange_weak(old, from.value, std::memory_order_relaxed);) {
-    }
-    for (uint64_t old = end.load(std::memory_order_relaxed);
-         to > old && !end.compare_exchange_weak(old, to, std::memory_order_relaxed);) {
-    }
-  }
-  AddrRange common(AddrRange range) const {
-    const uint64_t from = std::max(start.load(std::memory_order_relaxed), range.start.value);
-    const uint64_t to =
-        std::min((end.load(std::memory_order_relaxed) + kPageSize - 1) & ~(kPageSize - 1), range.end.value);
-    return from < to ? AddrRange{Addr{from}.page_down(), Addr{to}} : AddrRange{};
-  }
-  bool empty() const { return end.load(std::memory_order_relaxed) == 0; }
-};
-constinit Reach of_guards, of_policies;
-
 void find_guards(int pagemap, AddrRange range) {
   AddrRange run{};
   for (; !range.empty() && first_guard(pagemap, range, &run) == 1; range.start = run.end) {
@@ -86,7 +60,7 @@ void find_guards(int pagemap, AddrRange range) {
 
 // The kernel answers with the thread's policy where a mapping has none: the agent has none meanwhile.
 void find_policy(const Mapping& m) {
-  if (of_policies.common(m.range).empty()) return;
+  if (policies_reach.common(m.range).empty()) return;
   MemoryPolicy policy;
   constexpr long kMaxNode = MemoryPolicy::kMostNodes + 1;
   if (sys::call(__NR_get_mempolicy, &policy.mode, policy.nodes, kMaxNode, m.range.start.value,
@@ -102,15 +76,12 @@ bool is_of_program(const Mapping& m) {
 
 }  // namespace
 
-void note_guards(Addr start, size_t length) { of_guards.extend(start, length); }
-void note_policy(Addr start, size_t length) { of_policies.extend(start, length); }
-
 bool capture_stopped(std::span<const Mapping> mappings) {
   guards.count = seals.count = policies.count = 0;
   guards.more = seals.more = policies.more = false;
   ScopedFd pagemap;
   auto look_for_guards = [&](const Mapping& m) {
-    const AddrRange where = (m.map_flags & kMapGuarded) != 0 ? m.range : of_guards.common(m.range);
+    const AddrRange where = (m.map_flags & kMapGuarded) != 0 ? m.range : guards_reach.common(m.range);
     if (where.empty()) return;
     if (!pagemap.valid()) {
       pagemap = ScopedFd(
@@ -118,7 +89,7 @@ bool capture_stopped(std::span<const Mapping> mappings) {
     }
     find_guards(pagemap.get(), where);
   };
-  const bool asks_for_policies = !of_policies.empty() && !is_filtered();
+  const bool asks_for_policies = !policies_reach.empty() && !is_filtered();
   if (asks_for_policies) sys::call(__NR_set_mempolicy, long{MPOL_DEFAULT}, 0L, 0L);
   for (const Mapping& m : mappings) {
     if (!is_of_program(m)) continue;

@@ -21,6 +21,7 @@
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -214,15 +215,6 @@ void note_waits_of_threads(std::span<const StoppedThread> threads, Workspace& sp
   }
 }
 
-bool dispatches(std::span<const StoppedThread> threads) {
-  if (seccomp_state.any_dispatches.load(std::memory_order_relaxed)) return true;
-  return std::any_of(threads.begin(), threads.end(), [](const StoppedThread& t) {
-    return std::any_of(
-        std::begin(seccomp_state.dispatching), std::end(seccomp_state.dispatching),
-        [&](const std::atomic<int>& tid) { return tid.load(std::memory_order_relaxed) == t.record.tid; });
-  });
-}
-
 void note_keyrings(Workspace& space) {
   if (!seccomp_state.own_keyring.load(std::memory_order_relaxed)) return;
   space.note(
@@ -276,11 +268,11 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
         "the program has asked to be told of messages in a queue (mq_notify): the kernel ends that when a "
         "checkpoint is taken; it has to ask again, also after a restart");
   }
-  if (dispatches(threads)) {
+  if (own_dispatch::is_full()) {
     space.note(
         2,
-        "the program catches system calls itself (PR_SET_SYSCALL_USER_DISPATCH): the kernel shows to nobody "
-        "which");
+        "more threads of the program catch system calls themselves (PR_SET_SYSCALL_USER_DISPATCH) than "
+        "are remembered: the kernel shows to nobody which");
   }
   note_waits_of_threads(threads, space);
   if (directory_notices::is_full()) {

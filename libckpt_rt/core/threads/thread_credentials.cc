@@ -56,9 +56,9 @@ void read_users(ThreadCredentials& c) {
   sys::call(__NR_getresgid, &c.gid[0], &c.gid[1], &c.gid[2]);
   c.uid[3] = static_cast<uint32_t>(sys::call(__NR_setfsuid, kNobody));
   c.gid[3] = static_cast<uint32_t>(sys::call(__NR_setfsgid, kNobody));
-  const long groups = sys::call(__NR_getgroups, 0L, 0L);
+  long groups = sys::call(__NR_getgroups, long{ThreadCredentials::kMostGroups}, c.groups);
+  if (groups == -EINVAL) groups = sys::call(__NR_getgroups, 0L, 0L);  // more than there is room for
   c.group_count = groups > 0 ? static_cast<uint32_t>(groups) : 0;
-  if (c.knows_groups()) sys::call(__NR_getgroups, long{ThreadCredentials::kMostGroups}, c.groups);
 }
 
 bool same_groups(const ThreadCredentials& a, const ThreadCredentials& b) {
