@@ -81,7 +81,9 @@ bool capture_stopped(std::span<const Mapping> mappings) {
   guards.more = seals.more = policies.more = false;
   ScopedFd pagemap;
   auto look_for_guards = [&](const Mapping& m) {
-    const AddrRange where = (m.map_flags & kMapGuarded) != 0 ? m.range : guards_reach.common(m.range);
+    // Where libc was called is looked at alone: of a large mapping that is most of the time saved.
+    AddrRange where = guards_reach.common(m.range);
+    if (where.empty() && (m.map_flags & kMapGuarded) != 0) where = m.range;
     if (where.empty()) return;
     if (!pagemap.valid()) {
       pagemap = ScopedFd(
