@@ -53,8 +53,10 @@ struct RestartStatus {
 };
 
 // RestartStatus::detail of a failure in kThreadState: SEM_UNDO adjustments cannot be made again; a socket cannot be mapped; a
-// context of asynchronous I/O cannot be had; an io_uring cannot.
-inline constexpr uint32_t kDetailSemaphores = 1, kDetailSockets = 2, kDetailAio = 3, kDetailRings = 4;
+// context of asynchronous I/O cannot be had; an io_uring cannot; a thread cannot be in its own working directory, or become
+// its own user.
+inline constexpr uint32_t kDetailSemaphores = 1, kDetailSockets = 2, kDetailAio = 3, kDetailRings = 4,
+                          kDetailDirectory = 5, kDetailThreadUser = 6;
 
 // What the library could not bring back as it was, without being fatal.
 enum LibraryNote : uint32_t {
@@ -63,7 +65,11 @@ enum LibraryNote : uint32_t {
   kNoteIoPriority = 1u << 2,   // of some thread
   kNoteFutureLocks = 1u << 3,  // mlockall(MCL_FUTURE)
   kNoteOomScore = 1u << 4,
-  kNoteAmbient = 1u << 5,  // ambient capabilities
+  kNoteAmbient = 1u << 5,       // ambient capabilities
+  kNoteThreadUser = 1u << 6,    // users or groups of some thread
+  kNoteGuards = 1u << 8,        // MADV_GUARD_INSTALL
+  kNoteSeals = 1u << 9,         // mseal(2)
+  kNoteMemoryPolicy = 1u << 7,  // of some thread or memory: nodes that this machine does not have
 };
 
 enum class RestartStopped : uint32_t {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -35,12 +36,14 @@ void give_up_words(const ThreadSlot& slot) {
   constexpr long kRobustListHeadBytes = 24;
   sys::call(__NR_set_robust_list, 0L, kRobustListHeadBytes);
   sys::call(__NR_set_tid_address, 0L);
+  own_dispatch::give_up();
 }
 
 void take_words_again(const ThreadSlot& slot) {
   if (slot.rseq != 0) sys::call(__NR_rseq, slot.rseq, slot.rseq_len, 0L, slot.rseq_signature);
   if (slot.robust_list != 0) sys::call(__NR_set_robust_list, slot.robust_list, slot.robust_list_len);
   sys::call(__NR_set_tid_address, slot.clear_child_tid);
+  own_dispatch::set_again();
 }
 
 }  // namespace
@@ -218,7 +221,8 @@ void ParkedThreads::go_on(void* t) {
   auto& thread = *static_cast<Thread*>(t);
   ParkedThreads& all = *thread.all;
   uint32_t notes = 0;
-  const long r = restore_thread_in_handler(*thread.slot, notes);
+  long r = restore_thread_in_handler(*thread.slot, notes);
+  if (r == 0) r = own_dispatch::set_again();
   // The thread's pointer or words could not be set: it must not run.
   if (r != 0) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kInternal));
   // relaxed: read when all are ready, which orders it.
@@ -228,6 +232,7 @@ void ParkedThreads::go_on(void* t) {
   await_change(all.go_, 1);
   ucontext_t* frame = thread.slot->frame;
   fix_interrupted_call(frame);
+  own_dispatch::return_into(frame);
   // The last look at our memory.
   all.left_.fetch_add(1, std::memory_order_release);
   ckpt_signal_return(frame);

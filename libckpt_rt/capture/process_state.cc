@@ -79,7 +79,6 @@ int future_locks() {
 
 // linux/prctl.h of 6.3 and 6.4.
 constexpr int kSetMdwe = 65, kGetMdwe = 66, kSetMemoryMerge = 67, kGetMemoryMerge = 68;
-constexpr int kKeepCapabilities = 1 << 4;  // of the secure bits; needs no right
 
 constexpr char kOomScoreFile[] = "/proc/self/oom_score_adj", kCoreFilterFile[] = "/proc/self/coredump_filter";
 
@@ -266,8 +265,6 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
     const long r = sys::call(__NR_prctl, long{operation}, 0L, 0L, 0L, 0L);
     return r < 0 ? -1 : static_cast<int>(r);
   };
-  state.secure_bits = ask(PR_GET_SECUREBITS);
-  state.machine_check = ask(PR_MCE_KILL_GET);
   state.memory_merge = ask(kGetMemoryMerge);
   state.no_new_code = ask(kGetMdwe);
   processor_time::note_process();
@@ -294,26 +291,6 @@ uint32_t restore_process_settings(const ProcessState& state) {
   write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
   if (state.memory_merge > 0) sys::call(__NR_prctl, long{kSetMemoryMerge}, 1L, 0L, 0L, 0L);
   if (state.no_new_code > 0) sys::call(__NR_prctl, long{kSetMdwe}, long{state.no_new_code}, 0L, 0L, 0L);
-  return notes;
-}
-
-void restore_thread_settings(const ProcessState& state) {
-  // Without the right (CAP_SETPCAP) the checkpoint has said so.
-  if (state.secure_bits > 0) {
-    sys::call(__NR_prctl, PR_SET_SECUREBITS, long{state.secure_bits}, 0L, 0L, 0L);
-    if ((state.secure_bits & kKeepCapabilities) != 0) sys::call(__NR_prctl, PR_SET_KEEPCAPS, 1L, 0L, 0L, 0L);
-  }
-  if (state.machine_check >= 0 && state.machine_check != PR_MCE_KILL_DEFAULT)
-    sys::call(__NR_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, long{state.machine_check}, 0L, 0L);
-}
-
-uint32_t restore_ambient_capabilities(const ProcessState& state) {
-  uint32_t notes = 0;
-  sys::call(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0L, 0L, 0L);
-  for (int bit = 0; bit < 64; ++bit) {
-    if ((state.cap_ambient >> bit & 1) == 0) continue;
-    if (sys::call(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, bit, 0L, 0L) != 0) notes |= kNoteAmbient;
-  }
   return notes;
 }
 

@@ -31,9 +31,8 @@ struct ProcessState {
   int future_locks;  // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
   char oom_score_adj[16];  // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
   char core_filter[16];
-  // Of prctl(2); -1: this kernel does not say. Of the thread that started the agent: secure_bits, machine_check.
-  int secure_bits, machine_check, memory_merge, no_new_code;
-  int stop_signal;  // by which the process was stopped; 0: it was not
+  int memory_merge, no_new_code;  // of prctl(2); -1: this kernel does not say
+  int stop_signal;                // by which the process was stopped; 0: it was not
 };
 
 // One object, in the library's own data: an image holds it, and a restarted process is restored from it.
@@ -82,9 +81,5 @@ long restore_signal_actions(const ProcessState& state);
 // Restart, in the leader, when nothing more is mapped for us and while it still has its rights. LibraryNotes of what
 // could not be set.
 uint32_t restore_process_settings(const ProcessState& state);
-// On each thread, while it still has its rights.
-void restore_thread_settings(const ProcessState& state);
-// On each thread, when its other capabilities are what they were. LibraryNotes, as above.
-uint32_t restore_ambient_capabilities(const ProcessState& state);
 
 }  // namespace ckpt

@@ -82,12 +82,12 @@ struct RseqArea {
 };
 // Of the calling thread; what was noted before.
 RseqArea note_rseq(const RseqArea& area);
-// The thread catches system calls itself, or does so no more (PR_SET_SYSCALL_USER_DISPATCH).
-void note_dispatch(int tid, bool on);
 // It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in the process,
 // also in a table of the agent.
 void note_queue_notice();
 void note_namespaces(int left);
+// A thread waits for its own children alone (__WNOTHREAD).
+void note_wait_of_thread();
 
 // Between the two no thread of ours exists.
 void begin_alone();

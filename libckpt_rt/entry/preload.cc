@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <link.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -24,6 +25,7 @@
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 #include "libckpt_rt/checkpoint/preparation.h"
@@ -144,17 +146,12 @@ RseqArea note_rseq(const RseqArea& area) {
   own_rseq::note(thread, {area.address, area.length, area.signature});
   return {before.address, before.length, before.signature};
 }
-void note_dispatch(int tid, bool on) {
-  for (std::atomic<int>& place : seccomp_state.dispatching) {
-    int there = place.load(std::memory_order_relaxed);
-    if (there == tid && on) return;
-    if (there == tid) return place.store(0, std::memory_order_relaxed);
-    if (there == 0 && on && place.compare_exchange_strong(there, tid, std::memory_order_relaxed)) return;
-  }
-  if (on) seccomp_state.any_dispatches.store(true, std::memory_order_relaxed);
-}
 void note_queue_notice() { seccomp_state.queue_notice.store(true, std::memory_order_relaxed); }
-void note_namespaces(int left) { seccomp_state.left_namespaces.fetch_or(left, std::memory_order_relaxed); }
+void note_wait_of_thread() { seccomp_state.waits_by_thread.store(true, std::memory_order_relaxed); }
+void note_namespaces(int left) {
+  seccomp_state.left_namespaces.fetch_or(left, std::memory_order_relaxed);
+  if ((left & (CLONE_FS | CLONE_NEWNS | CLONE_NEWUSER)) != 0) own_directories::note_unshare();
+}
 
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {

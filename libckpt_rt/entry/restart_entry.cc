@@ -1,9 +1,9 @@
 #include "libckpt_rt/core/process/restart_entry.h"
 
 #include <errno.h>
-#include <linux/capability.h>
 #include <linux/sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -11,12 +11,15 @@
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/advice/kept_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
+#include "libckpt_rt/capture/sockets/group_filters.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
@@ -29,6 +32,7 @@
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/entry/agent.h"
@@ -58,7 +62,7 @@ namespace {
 //   leader   one thread for each slot, with its tid  kThreads
 //   leader   timers (they may name threads)          kTimers
 //   leader   created = 1
-//   threads  own state, capabilities given up, their rings (rings += 1, those of all: rings_made = 1), ready += 1
+//   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1), ready += 1
 //   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
 //   leader   pending signals, the program's own functions    without a job kThreadState, then kGo
@@ -71,6 +75,7 @@ struct Restart {
   FutexWord rings_made{0};
   FutexWord ready{0};
   FutexWord go{0};
+  bool dumpable;
   std::atomic<uint32_t> notes{0};  // LibraryNotes
 };
 constinit Restart restart{};
@@ -97,27 +102,41 @@ void* stack_below(ThreadSlot* slot) {
 // relaxed: read when all threads are ready, which orders it.
 void add_notes(uint32_t notes) { restart.notes.fetch_or(notes, std::memory_order_relaxed); }
 
-void give_up_capabilities() {
-  if (restart.args.set_capabilities == 0) return;
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[2];
-  for (int i = 0; i < 2; ++i) {
-    data[i].effective = static_cast<uint32_t>(restart.args.cap_effective >> (32 * i));
-    data[i].permitted = static_cast<uint32_t>(restart.args.cap_permitted >> (32 * i));
-    data[i].inheritable = static_cast<uint32_t>(restart.args.cap_inheritable >> (32 * i));
+// Of a thread of which nothing else is known: capabilities of the process.
+void restore_capabilities(const ThreadCredentials& credentials, int tid) {
+  const RestartArgs& args = restart.args;
+  uint32_t notes = 0;
+  const long r =
+      restore_capabilities_of_thread(credentials,
+                                     {args.set_capabilities != 0, args.cap_effective, args.cap_permitted,
+                                      args.cap_inheritable, saved_process.cap_ambient},
+                                     notes);
+  if (r != 0) fail(RestartStage::kThreadState, r, tid);
+  add_notes(notes);
+}
+
+// Of the thread whose users and directory are the process's.
+const ThreadSlot& first_thread() {
+  const ThreadSlot* first = stop_state.threads;
+  for (const ThreadSlot* s = first; s != nullptr; s = s->next) {
+    if (s->tid == this_process.pid) first = s;
   }
-  long r = sys::call(__NR_capset, &header, data);
-  if (r != 0) fail(RestartStage::kThreadState, r, sys::gettid());
+  return *first;
 }
 
 void restore_own_state(const ThreadSlot& slot) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(slot, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
-  restore_thread_settings(saved_process);
-  give_up_capabilities();
+  const bool is_there = own_directories::enter_as_process(slot.tid);
+  r = become_user_of_thread(slot.credentials, first_thread().credentials, notes);
+  if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailThreadUser);
+  restore_capabilities(slot.credentials, slot.tid);
+  if (!is_there) r = own_directories::enter(slot.tid);
+  if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailDirectory);
   processor_time::thread_came_back(slot.tid, slot.used);
-  add_notes(notes | restore_ambient_capabilities(saved_process));
+  if (r = own_dispatch::set_again(); r != 0) fail(RestartStage::kThreadState, r, slot.tid);
+  add_notes(notes);
 }
 
 void await(FutexWord& word, uint32_t value) {
@@ -126,6 +145,7 @@ void await(FutexWord& word, uint32_t value) {
 
 [[noreturn]] void go_on(ThreadSlot* slot) {
   fix_interrupted_call(slot->frame);
+  own_dispatch::return_into(slot->frame);
   ckpt_signal_return(slot->frame);
 }
 
@@ -227,6 +247,9 @@ void release_all() {
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
+  add_notes(kept_settings::say_again());
+  // A thread that has become another user has changed it.
+  if (restart.dumpable) sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L);
   if (of_job) {
     take_notices_of_children();
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
@@ -234,6 +257,7 @@ void release_all() {
   }
   directory_notices::take_again();
   file_signals::take_again();
+  group_filters::find_again();
   processor_time::process_came_back();
   queue_again(pending_at_stop, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
@@ -256,7 +280,7 @@ void leader_main(void* arg) {
 // The program's main thread had exited: its successor goes as well, the others stay.
 void exited_leader_main(void*) {
   add_notes(restore_process_settings(saved_process));
-  give_up_capabilities();
+  restore_capabilities({}, this_process.pid);
   release_all();
   sys::call(__NR_exit, 0L);
 }
@@ -326,6 +350,7 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.args = *args;
   restart.threads = 0;
   restart.notes.store(0, std::memory_order_relaxed);
+  restart.dumpable = sys::call(__NR_prctl, PR_GET_DUMPABLE, 0L, 0L, 0L, 0L) == 1;
   for (FutexWord* w : {&restart.created, &restart.rings, &restart.rings_made, &restart.ready, &restart.go})
     w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);

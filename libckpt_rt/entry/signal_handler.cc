@@ -8,6 +8,7 @@
 #include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -21,6 +22,7 @@ namespace {
 void on_checkpoint_signal(int signal, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
+  const own_dispatch::Pause pause(frame);
   // No system call before the guard is left; in a new child there is none.
   know_child();
   const bool stops = stop_state.world.is_stop(*info);
@@ -55,6 +57,7 @@ void on_checkpoint_signal(int signal, void* information, void* context) {
 void on_libc_signal(int signal, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
+  const own_dispatch::Pause pause(frame);
   know_child();
   StopWorld& world = stop_state.world;
   const bool stops = world.is_stop_by_libc_signal(*info);

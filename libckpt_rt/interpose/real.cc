@@ -18,7 +18,8 @@ constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
                                   "setresuid",    "posix_spawn",
                                   "posix_spawnp", "vfork",
                                   "mq_notify",    "getifaddrs",
-                                  "fcntl"};
+                                  "fcntl",        "waitpid",
+                                  "wait4",        "waitid"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 

@@ -31,6 +31,9 @@ enum class RealFunction : unsigned {
   kMqNotify,
   kGetifaddrs,
   kFcntl,
+  kWaitpid,
+  kWait4,
+  kWaitid,
   kCount,
 };
 

@@ -7,6 +7,8 @@
 
 #include <array>
 
+#include "libckpt_rt/capture/advice/advice_notes.h"
+#include "libckpt_rt/capture/advice/kept_reach.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/descriptors/file_signals.h"
@@ -22,6 +24,9 @@
 
 #ifndef __NR_landlock_restrict_self
 #define __NR_landlock_restrict_self 446
+#endif
+#ifndef __NR_mseal
+#define __NR_mseal 462
 #endif
 #ifndef __NR_futex_wait
 #define __NR_futex_wait 455
@@ -77,6 +82,7 @@ constexpr auto kRouted = [] {
                  __NR_accept,
                  __NR_accept4,
                  __NR_bind,
+                 __NR_setsockopt,
                  __NR_getsockname,
                  __NR_getpeername,
                  __NR_sendto,
@@ -103,7 +109,11 @@ constexpr auto kRouted = [] {
                  __NR_truncate,
                  __NR_fallocate,
                  __NR_process_madvise,
+                 __NR_mbind,
+                 __NR_mseal,
                  __NR_remap_file_pages,
+                 __NR_wait4,
+                 __NR_waitid,
                  __NR_unshare,
                  __NR_seccomp,
                  __NR_prctl,
@@ -352,6 +362,8 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::accept4(ia, pointer<void>(b), pointer<socklen_t>(c), id);
     case __NR_bind:
       return calls::bind(ia, pointer<void>(b), static_cast<uint32_t>(c));
+    case __NR_setsockopt:
+      return calls::setsockopt(ia, ib, ic, pointer<void>(d), static_cast<socklen_t>(e));
     case __NR_getsockname:
     case __NR_getpeername:
       return calls::socket_name(nr, ia, pointer<void>(b), pointer<socklen_t>(c));
@@ -403,6 +415,18 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::fallocate(ia, ib, c, d);
     case __NR_process_madvise:
       return calls::process_madvise(ia, pointer<void>(b), uc, id, static_cast<unsigned>(e));
+    case __NR_mbind:  // libc has no function for it: libnuma comes by here
+      kept_settings::policies_reach.extend(Addr{static_cast<uint64_t>(a)}, ub);
+      break;
+    case __NR_mseal:
+      memory_advice::note_seal();
+      break;
+    case __NR_wait4:
+      calls::note_wait(ic);
+      break;
+    case __NR_waitid:
+      calls::note_wait(id);
+      break;
     case __NR_unshare:
       return calls::unshare(ia);
     case __NR_seccomp:

@@ -341,6 +341,8 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
       shutdown(s->fd, SHUT_RD);
     settle(*s);
   }
+  if (!set_group_filters(sockets_))
+    say("the program that chooses in a group of sockets (SO_ATTACH_REUSEPORT_CBPF) cannot be set as it was");
   return {};
 }
 

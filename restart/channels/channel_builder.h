@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -266,6 +267,8 @@ struct UnsetOption {
 };
 // The first that could not be set, if there is one.
 std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s);
+// Of groups of sockets with one port, when all of them are there. False: one of them is not as it was.
+bool set_group_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets);
 void set_int(int fd, int level, int name, int value);
 // Room for what is sent without waiting for a reader.
 void make_room(int fd);

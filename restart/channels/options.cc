@@ -1,3 +1,4 @@
+#include <linux/filter.h>
 #include <linux/netlink.h>
 #include <netinet/tcp.h>
 
@@ -85,10 +86,15 @@ void set_recorded(int fd, const ChannelSocket& s, bool early, Unset& unset) {
   if (!early && s.is_tcp()) set_what_holds_back(fd, s, unset);
 }
 
+// It comes when all of the group are there: set_group_filters.
+bool is_of_group(const LongSocketOptionDetail& o) {
+  return o.level == SOL_SOCKET && o.name == SO_ATTACH_REUSEPORT_CBPF;
+}
+
 void set_long(int fd, const ChannelSocket& s, Unset& unset) {
   for_each_detail<LongSocketOptionDetail>(
       *s.file, OpenFileDetail::kLongSocketOption, [&](const LongSocketOptionDetail& o, Blob rest) {
-        if (o.length > rest.size()) return;
+        if (o.length > rest.size() || is_of_group(o)) return;
         if (o.level == SOL_SOCKET && o.name == SO_ATTACH_FILTER) {
           struct {
             unsigned short count;
@@ -159,6 +165,37 @@ std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s) {
   if (s.link.peek_offset >= 0) set_int(fd, SOL_SOCKET, SO_PEEK_OFF, s.link.peek_offset);
   set_long(fd, s, unset);
   return unset;
+}
+
+bool set_group_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets) {
+  struct Filter {
+    int64_t set_ns;
+    int fd;
+    Blob code;
+  };
+  std::vector<Filter> all;
+  for (const auto& s : sockets) {
+    if (s->fd < 0) continue;
+    auto add = [&](const LongSocketOptionDetail& o, Blob rest) {
+      int64_t set_ns = 0;
+      if (!is_of_group(o) || o.length > rest.size() || o.length < sizeof(set_ns)) return;
+      std::memcpy(&set_ns, rest.data(), sizeof(set_ns));
+      all.push_back({set_ns, s->fd, rest.subspan(sizeof(set_ns), o.length - sizeof(set_ns))});
+    };
+    for_each_detail<LongSocketOptionDetail>(*s->file, OpenFileDetail::kLongSocketOption, add);
+    for (const ParsedOpenFile* other : s->also)
+      for_each_detail<LongSocketOptionDetail>(*other, OpenFileDetail::kLongSocketOption, add);
+  }
+  // A group has one, whichever of its sockets it was set on: the last.
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Filter& a, const Filter& b) { return a.set_ns < b.set_ns; });
+  Unset unset;
+  for (const Filter& f : all) {
+    const sock_fprog program{static_cast<unsigned short>(f.code.size() / sizeof(sock_filter)),
+                             reinterpret_cast<sock_filter*>(const_cast<std::byte*>(f.code.data()))};
+    set(f.fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof(program), unset);
+  }
+  return !unset;
 }
 
 }  // namespace ckpt

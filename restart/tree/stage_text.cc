@@ -157,6 +157,18 @@ Error stage_error(const RestartStatus& s, const std::function<std::string(uint32
     return make_error(ExitCode::kUnavailable, s.error, "an io_uring cannot be made again ({}): {}", name,
                       hint);
   }
+  if (stage == RestartStage::kThreadState && s.detail == kDetailDirectory) {
+    return make_error(ExitCode::kFileChanged, s.error,
+                      "thread {} had a working directory of its own (unshare), which cannot be entered "
+                      "({}): make it again",
+                      s.tid, name);
+  }
+  if (stage == RestartStage::kThreadState && s.detail == kDetailThreadUser) {
+    return make_error(ExitCode::kUnavailable, s.error,
+                      "thread {} cannot become the user that it was ({}), other than the first thread's: a "
+                      "limit on processes of that user (ulimit -u)?",
+                      s.tid, name);
+  }
   return make_error(ExitCode::kInternal, s.error, "stage \"{}\" failed ({}), thread {}, detail {}",
                     stage_name(stage), name, s.tid, s.detail);
 }
@@ -208,7 +220,19 @@ std::vector<std::string> library_note_lines(uint32_t notes) {
        {kNoteFutureLocks,
         "mlockall(MCL_FUTURE) was refused: memory mapped from now on is not locked; raise ulimit -l"},
        {kNoteOomScore, "oom_score_adj could not be lowered to what it was (it needs CAP_SYS_RESOURCE)"},
-       {kNoteAmbient, "ambient capabilities could not be set as they were"}});
+       {kNoteAmbient, "ambient capabilities could not be set as they were"},
+       {kNoteThreadUser,
+        "a thread had another user or groups than the first thread: it has those of the first now, for "
+        "ckpt-restart may not choose them"},
+       {kNoteGuards,
+        "guard regions (MADV_GUARD_INSTALL) could not be made again: they are memory of zeros now; does this "
+        "kernel know them (Linux 6.13)?"},
+       {kNoteSeals,
+        "memory could not be sealed again (mseal): it may be changed now; does this kernel know the call "
+        "(Linux 6.10)?"},
+       {kNoteMemoryPolicy,
+        "on which nodes memory is to lie (set_mempolicy, mbind, numactl) could not be set as it was: this "
+        "machine has other nodes"}});
 }
 
 }  // namespace ckpt

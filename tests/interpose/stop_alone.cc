@@ -59,7 +59,7 @@ void begin_strict() {}
 void note_keyring() {}
 void note_landlock() {}
 RseqArea note_rseq(const RseqArea&) { return {}; }
-void note_dispatch(int, bool) {}
+void note_wait_of_thread() {}
 void note_queue_notice() {}
 void note_namespaces(int) {}
 void end_strict() {}

@@ -118,6 +118,34 @@ senders[0].setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_ato
 for n in range(2): senders[0].sendto(str(n).encode(), ('239.77.1.3', audience[0].getsockname()[1]))
 last['of the audience'] = lambda: [taken(s) for s in audience]
 
+# A program of the group's own chooses by the first byte who gets a datagram; nobody can ask for it. The last one counts,
+# whichever of the sockets it was set on; one that was taken away does not, nor one that the kernel has refused.
+def choose(s, *code):
+    program = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *i) for i in code))
+    s.setsockopt(1, 51, struct.pack('HxxxxxxQ', len(code), ctypes.addressof(program)))
+LOAD, GIVE = (0x30, 0, 0, 0), (0x16, 0, 0, 0)
+chosen, unchosen = (of_group(socket.SO_REUSEPORT, '127.0.0.1', 3) for _ in range(2))
+choose(chosen[2], (0x06, 0, 0, 0))
+choose(chosen[0], LOAD, (0x14, 0, 0, 0x30), GIVE)
+error_of(choose, chosen[1], (0xffff, 0, 0, 0))
+choose(unchosen[0], (0x06, 0, 0, 1))
+unchosen[0].setsockopt(1, 68, 0)
+def by_choice():
+    for n in range(6): senders[0].sendto(str(n % 3).encode(), chosen[0].getsockname())
+    return awaited(chosen, 6)
+def awaited(members, count):
+    got = [[] for _ in members]
+    while count > 0 and (ready := select.select(members, [], [], 20)[0]):
+        for s in ready: got[members.index(s)].append(s.recv(9).decode())
+        count -= len(ready)
+    return got
+facts['by choice'] = by_choice
+def by_the_kernel():
+    for s in senders: s.sendto(b'k', unchosen[0].getsockname())
+    return [len(got) for got in awaited(unchosen, len(senders))]
+last['by nobody'] = lambda: max(by_the_kernel()) < len(senders)
+last['still by choice'] = by_choice
+
 # A nice value that the policy has no use for.
 def idle():
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -202,6 +230,35 @@ last['end'] = end
 live()
 """
 
+# A thread has a child, and the first one waits for its own alone: it has none. By libc, by syscall(2), and past both.
+WAITS = r"""
+import ctypes, mmap, os, threading, time
+def live():
+    if os.fork() == 0: time.sleep(1000)
+    has_child.set()
+    time.sleep(1000)
+has_child = threading.Event()
+threading.Thread(target=live, daemon=True).start()
+has_child.wait()
+if HOW == 'libc':
+    try: os.waitpid(-1, 0x20000000)
+    except ChildProcessError: open('before', 'w').close()
+elif HOW == 'syscall':
+    if ctypes.CDLL(None).syscall(61, -1, None, 0x20000001, None) == -1: open('before', 'w').close()
+else:
+    # wait4(-1, nullptr, __WNOTHREAD, nullptr) for a child of its own that does not end.
+    if os.fork() == 0: time.sleep(1000)
+    code = mmap.mmap(-1, 4096, prot=7)
+    code.write(bytes.fromhex('48c7c7ffffffff' '31f6' 'ba00000020' '4d31d2' 'b83d000000' '0f05' 'c3'))
+    wait = ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+    def tell_when_it_waits():
+        while not open(f'/proc/self/task/{os.getpid()}/syscall').read().startswith('61 '): time.sleep(0.005)
+        open('before', 'w').close()
+    threading.Thread(target=tell_when_it_waits).start()
+    wait()
+time.sleep(1000)
+"""
+
 OWN_FILES = r"""
 import ctypes, os, threading, time
 def live_apart():
@@ -213,13 +270,11 @@ threading.Thread(target=live_apart, daemon=True).start()
 time.sleep(1000)
 """
 
+# It becomes a program in C, for there Python can do nothing.
 DISPATCH = r"""
-import ctypes, time
-selector = ctypes.c_char(0)
-ctypes.CDLL(None).prctl(59, 1, 0, 0, ctypes.byref(selector))
-open('before', 'w').close()
-time.sleep(1000)
-"""
+import os
+os.execv(PATH, [PATH])
+""".replace("PATH", repr(os.path.join(job_tree.BUILD, "bin", "catches_calls")))
 
 NOT_DUMPABLE = r"""
 import ctypes, os, time
@@ -231,7 +286,8 @@ time.sleep(1000)
 
 LAST = {"seals of one that was sent": 2, "around the mark": ["b'ab'", "b'cd'"], "by one name": ["b'stream'", "b'packet'"],
         "of the workers": sorted(str(str(n).encode()) for n in range(12)),
-        "of the audience": [["b'0'", "b'1'"]] * 2}
+        "of the audience": [["b'0'", "b'1'"]] * 2,
+        "by nobody": True, "still by choice": [["0", "0"], ["1", "1"], ["2", "2"]]}
 
 
 class Overlooked(unittest.TestCase):
@@ -240,6 +296,7 @@ class Overlooked(unittest.TestCase):
         self.assertEqual(told["last"], LAST)
         before = told["before"]
         self.assertEqual((before["locks"], before["lock of one that was sent"]), (["EAGAIN"] * 3, "EAGAIN"))
+        self.assertEqual(before["by choice"], LAST["still by choice"])
         self.assertEqual((before["delay"], before["nice"], before["owner"]), ([0, 0], [5, min(19, os.nice(0) + 9)], [True, 12, 0]))
 
     def test_alone(self):
@@ -267,8 +324,21 @@ class Overlooked(unittest.TestCase):
     def test_descriptors_of_a_threads_own_are_named(self):
         self.refused("overlooked-files", OWN_FILES, "descriptors of its own")
 
-    def test_system_calls_that_the_program_catches_are_named(self):
-        self.refused("overlooked-dispatch", DISPATCH, "catches system calls itself")
+    def test_waits_for_children_of_one_thread_are_named(self):
+        for how in ("libc", "syscall", "past both"):
+            self.refused("overlooked-waits", WAITS.replace("HOW", repr(how)), "__WNOTHREAD")
+
+    def catches_calls(self, name, uid):
+        last = come_back(self, name, DISPATCH, uid)["last"]
+        if "kernel" not in last:
+            self.assertEqual(last, {"answers": [4711, 1, 4711], "caught": 2, "changed": 0})
+
+    def test_a_thread_that_catches_its_system_calls(self):
+        self.catches_calls("overlooked-dispatch", 0)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_a_thread_of_a_user_that_catches_its_system_calls(self):
+        self.catches_calls("overlooked-dispatch-user", NOBODY)
 
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
     def test_a_member_that_may_not_be_looked_at_is_named(self):

@@ -155,13 +155,100 @@ os.kill(pid, signal.SIGKILL)
 print(os.waitpid(pid, 0)[1])
 """
 
-# A thread with a working directory of its own, and, as root, another user.
+# What a thread has of its own: directory, umask, machine check and memory policy; as root users, groups and capabilities.
 THREAD = COMMON + r"""
+import threading
+root = os.geteuid() == 0
+def status_of(tid):
+    lines = open(f'/proc/self/task/{tid}/status').read().splitlines()
+    return [l for l in lines if l.split(':')[0] in ('Umask', 'Uid', 'Gid', 'Groups', 'CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'NoNewPrivs')]
+def live_apart(work):
+    work()
+    apart.release()
+    asked.acquire()
+    told.append([libc.prctl(34, 0, 0, 0, 0), libc.prctl(39, 0, 0, 0, 0), policy(), error_of(os.stat, 'inside')[:6], os.getcwd()])
+    answered.release()
+    threading.Event().wait()
+def policy():
+    mode, nodes = ctypes.c_int(), ctypes.create_string_buffer(128)
+    return 'none' if libc.syscall(239, ctypes.byref(mode), nodes, ctypes.c_long(1025), 0, 0) else 0, mode.value, nodes.raw[0]
+def of_own():
+    libc.prctl(33, 1, 1, 0, 0)
+    libc.syscall(238, 3, struct.pack('Q', 1).ljust(128, b'\0'), ctypes.c_long(1025))
+    libc.unshare(0x200)
+    os.chdir('room')
+    os.umask(0o027)
+    if root:
+        libc.syscall(116, 2, struct.pack('II', 4321, 1234))
+        libc.syscall(119, 1234, 1234, 0)
+        libc.syscall(117, 1000, 65534, 0)
+def of_file_server():
+    libc.prctl(33, 1, 0, 0, 0)
+    if root:
+        libc.prctl(28, 1 << 2, 0, 0, 0)
+        libc.setfsuid(65534)
+        libc.setfsgid(65534)
+def with_less():
+    libc.prctl(38, 1, 0, 0, 0)
+    libc.syscall(126, struct.pack('Ii', 0x20080522, 0), struct.pack('IIIIII', 0, 1 << 10, 0, 0, 0, 0))
+os.mkdir('room')
+open('room/inside', 'w').close()
+apart, asked, answered = (threading.Semaphore(0) for _ in range(3))
+told = []
+threads = [threading.Thread(target=live_apart, args=(w,), daemon=True) for w in (of_own, of_file_server, with_less)]
+for t in threads:
+    t.start()
+    apart.acquire()
+facts['threads'] = lambda: [status_of(t.native_id) for t in threads]
+facts['first'] = lambda: [status_of(os.getpid()), os.getcwd(), policy(), libc.prctl(34, 0, 0, 0, 0), libc.prctl(3, 0, 0, 0, 0)]
+def of_themselves():
+    answers = []
+    for _ in threads:
+        asked.release()
+        answered.acquire()
+    return sorted(told, key=str)
+last['themselves'] = of_themselves
+last['where'] = os.getcwd
+live()
+"""
+
+# What was said of parts of memory: guard regions, a policy, a seal. A kernel that does not know them refuses, before and after.
+MEMORY = COMMON + r"""
+PAGE = 4096
+def mapped(pages):
+    memory = mmap.mmap(-1, pages * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[:] = b'm' * len(memory)
+    kept.append(memory)
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+def checked(r): return r if r >= 0 else errno.errorcode[ctypes.get_errno()]
+def called(number, *arguments): return checked(libc.syscall(number, *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)))
+kept, ends = [], os.pipe()
+def read(address):
+    if called(1, ends[1], address, 1) == 'EFAULT': return 'EFAULT'
+    return os.read(ends[0], 9).decode()
+libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+guarded, with_policy, sealed = mapped(7), mapped(4), mapped(3)
+said = {'guard': [checked(libc.madvise(guarded + n * PAGE, pages * PAGE, 102)) for n, pages in ((1, 1), (3, 2))],
+        'policy': called(237, with_policy + PAGE, 2 * PAGE, 3, struct.pack('Q', 1).ljust(128, b'\0'), 1025, 0),
+        'seal': called(462, sealed, PAGE, 0)}
+facts['said'] = lambda: said
+facts['guards'] = lambda: [read(guarded + n * PAGE) for n in range(7)]
+def policy_at(address):
+    mode, nodes = ctypes.c_int(), ctypes.create_string_buffer(128)
+    return called(239, ctypes.byref(mode), nodes, 1025, address, 2), mode.value, nodes.raw[0]
+facts['policies'] = lambda: [policy_at(with_policy + n * PAGE) for n in range(4)]
+facts['seals'] = lambda: [checked(libc.mprotect(sealed + n * PAGE, PAGE, 3)) for n in range(3)]
+live()
+"""
+
+# Two threads that have one directory together, which is not the first one's.
+TOGETHER = COMMON + r"""
 import threading
 def live_apart():
     libc.unshare(0x200)
     os.chdir('/')
-    if os.geteuid() == 0: libc.setfsuid(65534)
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
     apart.set()
     threading.Event().wait()
 apart = threading.Event()
@@ -308,12 +395,46 @@ class SeldomUsed(unittest.TestCase):
     def test_members_that_end_each_other_at_once(self):
         self.assertEqual(come_back(self, "seldom-tree", TREE, go_early=True), "9")
 
-    def test_a_thread_with_a_directory_and_a_user_of_its_own(self):
-        seen = []
-        come_back(self, "seldom-thread", THREAD, look=lambda image: seen.append(subprocess.run(
-            [job_tree.CKPT, "show", image], capture_output=True, text=True, check=True).stdout))
-        self.assertIn("has a working directory and umask of its own", seen[0])
-        self.assertEqual("has another user or group" in seen[0], os.geteuid() == 0)
+    def thread_with_its_own(self, name, uid):
+        said = []
+        told = come_back(self, name, THREAD, uid, hear=said.append)
+        late, early, by_default = told["last"]["themselves"]  # by what each has said of machine checks
+        place = told["last"]["where"]
+        self.assertEqual([late[0], early[0], by_default[0]], [0, 1, 2])
+        self.assertEqual([late[4], early[4], by_default[4]], [place, os.path.join(place, "room"), place])
+        self.assertEqual((late[1], by_default[1]), (0, 1))
+        self.assertIn(early[2], (["none", 0, 0], [0, 3, 1]))  # a kernel without nodes
+        self.assertEqual([n for n in said[0].get("notes", []) if "thread" in n], [])
+
+    def test_what_a_thread_has_of_its_own(self):
+        self.thread_with_its_own("seldom-thread", 0)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_what_a_thread_of_a_user_has_of_its_own(self):
+        self.thread_with_its_own("seldom-thread-user", NOBODY)
+
+    def memory(self, name, uid):
+        said = []
+        before = come_back(self, name, MEMORY, uid, hear=said.append)["before"]
+        if before["said"]["guard"] == [0, 0]:
+            self.assertEqual(before["guards"], ["m", "EFAULT", "m", "EFAULT", "EFAULT", "m", "m"])
+        if before["said"]["policy"] == 0:
+            self.assertEqual(before["policies"], [[0, 0, 0], [0, 3, 1], [0, 3, 1], [0, 0, 0]])
+        if before["said"]["seal"] == 0:
+            self.assertEqual(before["seals"], ["EPERM", 0, 0])
+        self.assertEqual(said[0].get("notes", []), [])
+
+    def test_what_was_said_of_memory(self):
+        self.memory("seldom-memory", 0)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_what_a_user_has_said_of_memory(self):
+        self.memory("seldom-memory-user", NOBODY)
+
+    def test_a_directory_of_two_threads_is_named(self):
+        said = []
+        come_back(self, "seldom-together", TOGETHER, hear=said.append)
+        self.assertIn("has a working directory and umask of its own", str(said[0].get("notes", [])))
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
     def test_a_child_of_another_user_below_a_directory_of_roots(self):

@@ -102,6 +102,8 @@ void note_mapping(Addr start, size_t length, int flags) {
   }
 }
 
+void note_seal() { ask_kernel.store(true, std::memory_order_relaxed); }
+
 bool kernel_must_be_asked() { return ask_kernel.load(std::memory_order_relaxed); }
 
 std::span<const Note> notes() {

@@ -16,6 +16,8 @@ namespace ckpt::memory_advice {
 void note(Addr start, size_t length, int advice);
 // Before process_madvise(2), of which the memory is not known.
 void note_unplaced(int advice);
+// Before mseal(2).
+void note_seal();
 // mmap(2) has given this memory.
 void note_mapping(Addr start, size_t length, int mmap_flags);
 

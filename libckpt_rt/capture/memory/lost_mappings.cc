@@ -5,12 +5,8 @@ namespace ckpt {
 
 LostMapping what_is_lost(const Mapping& m) {
   if (m.kind == MappingKind::kVdso) return {};
-  if ((m.map_flags & kMapSealed) != 0)
-    return {"sealed memory (mseal)", "after a restart it may be changed again", false};
   if ((m.map_flags & kMapDroppable) != 0)
     return {"droppable memory (MAP_DROPPABLE)", "after a restart the kernel keeps it", false};
-  if ((m.map_flags & kMapGuarded) != 0)
-    return {"guard regions (MADV_GUARD_INSTALL)", "after a restart they are memory of zeros", false};
   if ((m.map_flags & kMapOfMemfd) != 0) {
     return {"a memfd privately", "after a restart what is written to the memfd is not seen there any more",
             false};

@@ -115,6 +115,13 @@ long first_protected(int pagemap, AddrRange range, AddrRange* run) {
   return n;
 }
 
+long first_guard(int pagemap, AddrRange range, AddrRange* run) {
+  PageRegion region{};
+  const long n = first_run(pagemap, range, ask_for_guards(), &region);
+  if (n == 1) *run = {Addr{region.start}, Addr{region.end}};
+  return n;
+}
+
 Result<void> PageScan::add(AddrRange run, ArenaVector<AddrRange>& runs) {
   if (runs.size() > first_ && runs.back().end == run.start) {
     runs.back().end = run.end;

@@ -66,6 +66,10 @@ long is_protected(int pagemap, AddrRange range);
 // 0 without one; -errno as above.
 long first_protected(int pagemap, AddrRange range, AddrRange* run);
 
+// The first run of guard pages (MADV_GUARD_INSTALL) of [range): 1, or 0 without one; -errno: this kernel cannot tell (Linux
+// 6.15). Any thread; needs no memory but its stack.
+long first_guard(int pagemap, AddrRange range, AddrRange* run);
+
 // The kernel answers one question several times faster than others: which pages were written to, and nothing
 // else. Its answer then has, of a page table, the pages that are not there as well, which no protection holds
 // either; but nothing of memory without a page table, or that is not mapped. Is it so here? It maps memory

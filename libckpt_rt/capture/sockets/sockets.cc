@@ -11,6 +11,7 @@
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/sockets/group_filters.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -103,6 +104,7 @@ Error has_no_turn(const CapturedDescriptor& d) {
 }  // namespace
 
 Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
+  group_filters::begin();
   // entries_ grows: what is found in messages is looked at too.
   for (size_t i = 0; i < entries_.size(); ++i) {
     const CapturedDescriptor& d = entries_[i];
@@ -249,6 +251,14 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     s.link.peek_offset = peek_offset;
   s.options_at = look.options.size();
   put_socket_options(look.options, socket, detail);
+  if (detail.reuse_port != 0 &&
+      group_filters::put(look.options, socket, d.fd) == group_filters::Put::kUnknown) {
+    CKPT_TRY(
+        note(1,
+             "descriptor {} ({}): a program of eBPF, or one of too many, chooses in its group of sockets "
+             "(SO_REUSEPORT) who gets what comes: after a restart the kernel does",
+             d.fd, d.path));
+  }
   const bool may_be_in_groups = is_internet(s) && detail.type != SOCK_STREAM;
   if (may_be_in_groups &&
       (!put_multicast_groups(look, *arena_, socket, false) ||

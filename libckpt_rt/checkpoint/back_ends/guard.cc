@@ -12,6 +12,7 @@
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -48,6 +49,8 @@ const char* GuardBackEnd::why_no_increments() const {
 Result<void> GuardBackEnd::open(const Room& room) {
   if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT))
     return refuse("it has functions that run in the stop (ckpt_rt_callback)");
+  if (own_dispatch::is_used())
+    return refuse("it catches system calls itself (PR_SET_SYSCALL_USER_DISPATCH), as the guard does");
   auto prepared = guard::prepare();
   attempt_.outcome.refused = !prepared.ok();
   CKPT_TRY(std::move(prepared));

@@ -4,8 +4,10 @@
 
 #include "base/clock.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/advice/kept_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
+#include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
@@ -195,6 +197,12 @@ Result<void> Stop::look(Watch& watch) {
         "a file was mapped while the checkpoint began, and lost the name that it was mapped by; "
         "whether it has another is looked for when the checkpoint is taken again");
   }
+  if (!kept_settings::capture_stopped(capture.map.mappings())) {
+    parts_.space.note(
+        1,
+        "the program has more guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts "
+        "with a policy (mbind) than are remembered: after a restart some are ordinary memory");
+  }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
   clock.end(StopClock::kMappings);
@@ -206,6 +214,7 @@ Result<void> Stop::look(Watch& watch) {
   if (capture.facts.has_children && job::session() == nullptr)
     capture.facts.children = list_children(parts_.space.arena());
   capture_process_state_stopped(capture.texts, saved_process);
+  own_directories::capture_stopped(stop_state.threads, stop_state.leader_exited ? tid : this_process.pid);
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
   saved_process.stop_signal = job::stop_signal();
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next)

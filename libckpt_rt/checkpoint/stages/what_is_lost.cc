@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,10 +16,12 @@
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
+#include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -48,13 +52,6 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
                "the program has changed its root directory (chroot): a restart looks for its files from the "
                "root of ckpt-restart, which is to be run in that directory");
   }
-  // The agent has what the thread had that started it.
-  long policy = 0;
-  if (!filtered && sys::call(__NR_get_mempolicy, &policy, 0L, 0L, 0L, 0L) == 0 && policy != 0) {
-    space.note(1,
-               "the program has said on which nodes its memory lies (set_mempolicy): after a restart it lies "
-               "where the kernel puts it");
-  }
   constexpr long kKeepCapabilities = 1L << 4;
   const long bits = filtered ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
   const bool may_set_them = (facts.process.cap_permitted >> CAP_SETPCAP & 1) != 0;
@@ -72,12 +69,17 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
 }
 
 template <typename... Args>
-void say(Workspace& space, fmt::format_string<Args...> format, Args&&... args) {
+void say(Workspace& space, uint32_t severity, fmt::format_string<Args...> format, Args&&... args) {
   constexpr size_t kMost = 400;
   auto* text = static_cast<char*>(space.arena().allocate(kMost, 1));  // as long as the image is made
   if (text == nullptr) return;
   *fmt::format_to_n(text, kMost - 1, format, std::forward<Args>(args)...).out = '\0';
-  space.note(1, text);
+  space.note(severity, text);
+}
+
+template <typename... Args>
+void say(Workspace& space, fmt::format_string<Args...> format, Args&&... args) {
+  say(space, 1, format, std::forward<Args>(args)...);
 }
 
 // 0: it cannot be told.
@@ -138,8 +140,8 @@ uint64_t credentials_of(int tid) {
   return digest_status(path, kLines);
 }
 
-// What threads of a process have in common but for those that have called setfsuid(2), setresuid(2) past libc, or
-// unshare(2) for themselves.
+// What threads of a process have in common but for those that have called setgroups(2) past libc, or unshare(2) for
+// themselves, and that a restart cannot give them.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
   const uint64_t of_first = credentials_of(this_process.pid);
   int other_user = 0, other_directory = 0, other_files = 0;
@@ -147,26 +149,27 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
   for (const StoppedThread& t : threads) {
     if (first == 0 && (t.record.flags & kThreadLeaderExited) == 0) first = t.record.tid;
     if (t.record.tid == this_process.pid || t.record.tid == first) continue;
-    if (other_directory == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FS, 0L, 0L) > 0)
+    if (other_directory == 0 && !own_directories::is_saved(t.record.tid) &&
+        sys::call(__NR_kcmp, first, t.record.tid, KCMP_FS, 0L, 0L) > 0)
       other_directory = t.record.tid;
     if (other_files == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FILES, 0L, 0L) > 0)
       other_files = t.record.tid;
-    if (other_user != 0 || of_first == 0) continue;
+    if (other_user != 0 || of_first == 0 || t.knows_user) continue;
     const uint64_t own = credentials_of(t.record.tid);
     if (own != 0 && own != of_first) other_user = t.record.tid;
   }
   if (other_user != 0) {
     say(space,
-        "thread {} has another user or group than the first thread (setfsuid, or setresuid by syscall): "
-        "after a "
-        "restart all threads have those of the first",
+        "thread {} has other groups than the first thread (setgroups by syscall), more than are remembered, "
+        "or "
+        "has filtered its system calls: after a restart it has those of the first",
         other_user);
   }
   if (other_directory != 0) {
     say(space,
-        "thread {} has a working directory and umask of its own (unshare): after a restart all threads have "
-        "those "
-        "of the first",
+        "thread {} has a working directory and umask of its own (unshare) that cannot be found again: it was "
+        "removed, is shared with another such thread, or unshare was called past libc. After a restart the "
+        "thread has those of the first",
         other_directory);
   }
   // Which descriptors these are is not in the image. What the thread would meet under their numbers is another file.
@@ -178,13 +181,38 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
   }
 }
 
-bool dispatches(std::span<const StoppedThread> threads) {
-  if (seccomp_state.any_dispatches.load(std::memory_order_relaxed)) return true;
-  return std::any_of(threads.begin(), threads.end(), [](const StoppedThread& t) {
-    return std::any_of(
-        std::begin(seccomp_state.dispatching), std::end(seccomp_state.dispatching),
-        [&](const std::atomic<int>& tid) { return tid.load(std::memory_order_relaxed) == t.record.tid; });
-  });
+bool is_system_call(uint64_t address) {
+  uint8_t instruction[2] = {};
+  const iovec to{instruction, sizeof(instruction)}, from{Addr{address}.as<void>(), sizeof(instruction)};
+  return sys::call(__NR_process_vm_readv, sys::gettid(), &to, 1L, &from, 1L, 0L) == sizeof(instruction) &&
+         instruction[0] == 0x0f && instruction[1] == 0x05;
+}
+
+// Also past libc, as long as it waits: the kernel has put the registers back, to make the call again.
+bool waits_by_thread(const ThreadRecord& r) {
+  const uint64_t options = r.rax == __NR_wait4 ? r.rdx : r.rax == __NR_waitid ? r.r10 : 0;
+  return (options & __WNOTHREAD) != 0 && is_system_call(r.rip);
+}
+
+bool has_children(int tid) {
+  char text[16];
+  return read_small_file(TaskPath(tid, "children").c_str(), text, sizeof(text)) != 0;
+}
+
+// A restart makes all children those of the first thread.
+void note_waits_of_threads(std::span<const StoppedThread> threads, Workspace& space) {
+  const bool some_wait = seccomp_state.waits_by_thread.load(std::memory_order_relaxed) ||
+                         std::any_of(threads.begin(), threads.end(),
+                                     [](const StoppedThread& t) { return waits_by_thread(t.record); });
+  if (!some_wait) return;
+  for (const StoppedThread& t : threads) {
+    if (t.record.tid == this_process.pid || !has_children(t.record.tid)) continue;
+    say(space, 2,
+        "thread {} has child processes, and threads of the program wait for their own children alone "
+        "(__WNOTHREAD): after a restart all would be children of the first thread; wait for them without it",
+        t.record.tid);
+    return;
+  }
 }
 
 void note_keyrings(Workspace& space) {
@@ -240,12 +268,13 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
         "the program has asked to be told of messages in a queue (mq_notify): the kernel ends that when a "
         "checkpoint is taken; it has to ask again, also after a restart");
   }
-  if (dispatches(threads)) {
+  if (own_dispatch::is_full()) {
     space.note(
         2,
-        "the program catches system calls itself (PR_SET_SYSCALL_USER_DISPATCH): the kernel shows to nobody "
-        "which");
+        "more threads of the program catch system calls themselves (PR_SET_SYSCALL_USER_DISPATCH) than "
+        "are remembered: the kernel shows to nobody which");
   }
+  note_waits_of_threads(threads, space);
   if (directory_notices::is_full()) {
     space.note(1,
                "the program has asked to be told what happens in more directories (F_NOTIFY) than are "

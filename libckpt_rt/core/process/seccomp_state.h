@@ -22,12 +22,8 @@ struct SeccompState {
   std::atomic<bool> landlocked{
       false};  // landlock_restrict_self(2), which a child inherits; nobody else is told of it
   std::atomic<int> left_namespaces{0};
-  // Threads that catch system calls themselves (PR_SET_SYSCALL_USER_DISPATCH), by their ids; 0: free. Where all are taken,
-  // any thread may be one. Ids of other processes, whose child this is, are of no thread here.
-  static constexpr int kMostDispatching = 64;
-  std::atomic<int> dispatching[kMostDispatching] = {};
-  std::atomic<bool> any_dispatches{false};
-  std::atomic<bool> queue_notice{false};  // mq_notify was called
+  std::atomic<bool> queue_notice{false};     // mq_notify was called
+  std::atomic<bool> waits_by_thread{false};  // a thread has waited for its own children alone (__WNOTHREAD)
 };
 
 extern SeccompState seccomp_state;

@@ -43,6 +43,15 @@ bool rseq_registered(const own_rseq::Area& area) {
          sys::call(__NR_rseq, area.address, area.length, 0L, area.signature) == -EBUSY;
 }
 
+// maxnode counts one more than it says. A kernel without nodes (ENOSYS) has no policies.
+constexpr long kMaxNode = MemoryPolicy::kMostNodes + 1;
+
+MemoryPolicy memory_policy() {
+  MemoryPolicy policy;
+  if (sys::call(__NR_get_mempolicy, &policy.mode, policy.nodes, kMaxNode, 0L, 0L) != 0) return {};
+  return policy;
+}
+
 // Libc's, else one of the program's own. address 0: none.
 own_rseq::Area rseq_area(uint64_t fs_base) {
   const own_rseq::Area of_libc{fs_base + static_cast<uint64_t>(rseq_layout.offset), rseq_layout.length,
@@ -81,6 +90,9 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   long slack = sys::call(__NR_prctl, PR_GET_TIMERSLACK);
   slot.timer_slack_ns = slack > 0 ? static_cast<uint64_t>(slack) : 0;
   sys::call(__NR_prctl, PR_GET_PDEATHSIG, &slot.parent_death_signal);
+  slot.machine_check = static_cast<int32_t>(sys::call(__NR_prctl, PR_MCE_KILL_GET, 0L, 0L, 0L, 0L));
+  save_credentials_in_handler(slot.credentials);
+  if (slot.credentials.known) slot.memory_policy = memory_policy();  // filters may punish the question
   sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
 }
 
@@ -148,6 +160,8 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.rseq != 0) check(sys::call(__NR_rseq, slot.rseq, slot.rseq_len, 0L, slot.rseq_signature));
   sys::call(__NR_prctl, PR_SET_NAME, slot.name);
   if (slot.timer_slack_ns != 0) sys::call(__NR_prctl, PR_SET_TIMERSLACK, slot.timer_slack_ns);
+  if (slot.machine_check >= 0)
+    sys::call(__NR_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, long{slot.machine_check}, 0L, 0L);
   // A narrower machine or fewer rights must not keep a program from coming back: affinity and
   // scheduling are restored as far as they go.
   auto try_to = [&](long r, uint32_t note) {
@@ -159,6 +173,10 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   // Which takes the nice value of SCHED_OTHER and SCHED_BATCH only.
   if (slot.sched.size != 0 && slot.sched.policy == SCHED_IDLE)
     try_to(sys::call(__NR_setpriority, long{PRIO_PROCESS}, 0L, long{slot.sched.nice}), kNoteScheduling);
+  if (slot.memory_policy.mode != 0) {
+    try_to(sys::call(__NR_set_mempolicy, long{slot.memory_policy.mode}, slot.memory_policy.nodes, kMaxNode),
+           kNoteMemoryPolicy);
+  }
   const long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
   if (!sys::failed(io_priority) && io_priority != slot.io_priority) {
     try_to(sys::call(__NR_ioprio_set, kIoPriorityOfThread, 0L, long{slot.io_priority}), kNoteIoPriority);

@@ -17,6 +17,7 @@
 #include "base/locks/futex.h"
 #include "base/units.h"
 #include "libckpt_rt/core/threads/processor_time.h"
+#include "libckpt_rt/core/threads/thread_credentials.h"
 
 namespace ckpt {
 
@@ -42,6 +43,13 @@ struct PendingSignals {
   PendingSignal list[kMost] = {};
 };
 
+// set_mempolicy(2): on which nodes what the thread touches first is to lie.
+struct MemoryPolicy {
+  static constexpr uint32_t kMostNodes = 1024;  // a kernel knows no more (CONFIG_NODES_SHIFT)
+  int32_t mode = 0;                             // MPOL_*, with its flags; 0: none
+  uint64_t nodes[kMostNodes / 64] = {};
+};
+
 enum class SlotOrder : uint32_t { kNone = 0, kGiven = 1, kDone = 2 };
 
 struct ThreadSlot {
@@ -57,10 +65,13 @@ struct ThreadSlot {
   uint64_t timer_slack_ns = 0;
   int32_t io_priority = 0;          // ioprio_get(2)
   int32_t parent_death_signal = 0;  // not given back
+  int32_t machine_check = -1;       // PR_MCE_KILL_*; -1: this kernel does not say
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
   char name[16] = {};
   ProcessorUse used{};
+  ThreadCredentials credentials{};
+  MemoryPolicy memory_policy{};
   // rt_sigpending() of this thread, its own and the process's; from collect_pending on, what it need not
   // report.
   uint64_t pending_mask = 0;

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "libckpt_rt/capture/advice/advice_notes.h"
+#include "libckpt_rt/capture/advice/kept_reach.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -112,6 +113,7 @@ long madvise_told(void* start, size_t length, int advice) {
 
 long madvise(void* start, size_t length, int advice) {
   memory_advice::note(Addr::of(start), length, advice);
+  if (advice == kMadvGuardInstall) kept_settings::guards_reach.extend(Addr::of(start), length);
   if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
     // After MADV_FREE the kernel may take the pages at any later time: their protection goes with them, and
     // no event says so. So they are taken at once, which is lawful; but not those of a file, for which the kernel

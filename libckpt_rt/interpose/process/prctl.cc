@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/interpose/waits/clock.h"
@@ -26,9 +27,11 @@ long prctl(int operation, long a, long b, long c, long d) {
     return become_strict(__NR_prctl, operation, a, b, c, d);
   constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, linux/prctl.h of 5.11
   if (operation == kSetDispatch) {
-    const int tid = sys::gettid();  // behind the call the program may be told of this one
-    const long r = sys::call(__NR_prctl, long{operation}, a, b, c, d);
-    if (!sys::failed(r)) hooks::note_dispatch(tid, a != 0);
+    own_dispatch::Call wanted{a, b, c, d};
+    const auto note = own_dispatch::before_call(sys::gettid(), wanted);
+    const long r =
+        sys::call(__NR_prctl, long{operation}, wanted.mode, wanted.offset, wanted.length, wanted.selector);
+    own_dispatch::after_call(note, wanted, r == 0);
     return r;
   }
   if (operation == PR_SET_TSC && a == PR_TSC_SIGSEGV) forbid_counter();

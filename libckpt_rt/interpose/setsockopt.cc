@@ -1,0 +1,43 @@
+// setsockopt(2): the programs that choose in a group of sockets are noted, since no getsockopt(2) tells them.
+#include <sys/socket.h>
+
+#include "libckpt_rt/capture/sockets/group_filters.h"
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/calls.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::calls {
+
+namespace {
+
+std::span<const sock_filter> code_of(const void* value, socklen_t length) {
+  sock_fprog program{};
+  if (length != sizeof(program) || !program_memory::read(program, value) ||
+      !program_memory::may_read(program.filter, program.len * sizeof(sock_filter)))
+    return {};
+  return {program.filter, program.len};
+}
+
+}  // namespace
+
+long setsockopt(int fd, int level, int option, const void* value, socklen_t length) {
+  auto call = [=] {
+    return sys::call(__NR_setsockopt, long{fd}, long{level}, long{option}, value, static_cast<long>(length));
+  };
+  group_filters::Change change;
+  if (!group_filters::is_of_group(level, option, change)) return call();
+  const bool has_code = change == group_filters::Change::kSet;
+  const auto code = has_code ? code_of(value, length) : std::span<const sock_filter>{};
+  const auto note = group_filters::before(fd, change, code);
+  const long r = call();
+  group_filters::after(note, r == 0);
+  return r;
+}
+
+}  // namespace ckpt::calls
+
+using namespace ckpt;
+
+CKPT_INTERPOSE(int, setsockopt, int fd, int level, int option, const void* value, socklen_t length) {
+  return to_errno<int>(calls::setsockopt(fd, level, option, value, length));
+}
