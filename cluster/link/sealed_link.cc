@@ -166,14 +166,62 @@ void SealedLink::allow_silence(int ms) {
 }
 
 bool SealedLink::send(std::string_view message) {
-  if (!valid() || message.size() > kMostBytes) return false;
-  std::string frame(sizeof(uint32_t) + message.size() + crypto_secretstream_xchacha20poly1305_ABYTES, '\0');
-  const auto length = static_cast<uint32_t>(frame.size() - sizeof(uint32_t));
-  std::memcpy(frame.data(), &length, sizeof(length));
-  crypto_secretstream_xchacha20poly1305_push(&to_, reinterpret_cast<uint8_t*>(frame.data()) + sizeof(length),
-                                             nullptr, reinterpret_cast<const uint8_t*>(message.data()),
-                                             message.size(), nullptr, 0, 0);
-  return send_all(fd(), frame.data(), frame.size());
+  if (message.size() > kMostBytes) return false;
+  std::memcpy(compose(message.size()).data(), message.data(), message.size());
+  return send_composed();
+}
+
+// A frame: its length, the encrypted tag (a byte), the message, the authenticator. libsodium encrypts in place if the message is
+// where it comes to be.
+constexpr size_t kBeforeMessage = sizeof(uint32_t) + 1;
+
+std::span<std::byte> SealedLink::compose(size_t bytes) {
+  const size_t frame = sizeof(uint32_t) + bytes + crypto_secretstream_xchacha20poly1305_ABYTES;
+  if (composed_.size() < frame) composed_.resize(frame);
+  composed_bytes_ = bytes;
+  return std::span(composed_).subspan(kBeforeMessage, bytes);
+}
+
+bool SealedLink::send_composed() {
+  if (!valid() || composed_bytes_ > kMostBytes) return false;
+  const size_t sealed = composed_bytes_ + crypto_secretstream_xchacha20poly1305_ABYTES;
+  const auto length = static_cast<uint32_t>(sealed);
+  std::memcpy(composed_.data(), &length, sizeof(length));
+  auto* frame = reinterpret_cast<uint8_t*>(composed_.data());
+  crypto_secretstream_xchacha20poly1305_push(&to_, frame + sizeof(length), nullptr, frame + kBeforeMessage,
+                                             composed_bytes_, nullptr, 0, 0);
+  return send_all(fd(), frame, sizeof(length) + sealed);
+}
+
+// From what receive() has read already, and then from the socket.
+bool SealedLink::take_bytes(std::byte* to, size_t bytes) {
+  const size_t known = std::min(bytes, buffer_.size());
+  std::memcpy(to, buffer_.data(), known);
+  buffer_.erase(0, known);
+  for (size_t done = known; done < bytes;) {
+    const ssize_t n = ::recv(fd(), to + done, bytes - done, MSG_WAITALL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+std::optional<size_t> SealedLink::receive_into(std::span<std::byte> room) {
+  std::array<std::byte, sizeof(uint32_t)> prefix;
+  uint32_t length = 0;
+  if (!valid() || !take_bytes(prefix.data(), prefix.size())) return std::nullopt;
+  std::memcpy(&length, prefix.data(), sizeof(length));
+  if (length < crypto_secretstream_xchacha20poly1305_ABYTES ||
+      length - crypto_secretstream_xchacha20poly1305_ABYTES > room.size())
+    return std::nullopt;
+  if (sealed_.size() < length) sealed_.resize(length);
+  if (!take_bytes(sealed_.data(), length)) return std::nullopt;
+  if (crypto_secretstream_xchacha20poly1305_pull(&from_, reinterpret_cast<uint8_t*>(room.data()), nullptr,
+                                                 nullptr, reinterpret_cast<const uint8_t*>(sealed_.data()),
+                                                 length, nullptr, 0) != 0)
+    return std::nullopt;
+  return length - crypto_secretstream_xchacha20poly1305_ABYTES;
 }
 
 bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
