@@ -42,6 +42,7 @@ Result<void> Mesh::meet(const Peers& peers) {
     auto link = cluster::SealedLink::connect(std::move(*socket), peers_.secret);
     if (!link.ok()) return link.error();
     to_[host] = std::move(*link);
+    to_[host].use_libcrypto();
     compose(host, {kHello, peers_.self, 0}, 0);
     if (!send(host)) return make_error(ExitCode::kUnavailable, 0, "{}: is gone", peers_.addresses[host]);
   }
@@ -87,6 +88,7 @@ void Mesh::accept_all() {
 void Mesh::greet(ScopedFd peer) {
   auto link = cluster::SealedLink::accept(std::move(peer), peers_.secret, kMeetMs);
   if (!link.ok()) return;  // a stranger
+  link->use_libcrypto();
   MessageHead head{};
   const auto bytes = link->receive_into(std::as_writable_bytes(std::span(&head, 1)));
   if (bytes != sizeof(head) || head.kind != kHello || head.role >= peers_.addresses.size() ||

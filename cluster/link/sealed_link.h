@@ -1,6 +1,6 @@
 // A connection between two processes that know the same secret: each proves it to the other, and messages are
 // encrypted and in order. X25519 keys made for the connection (crypto_kx), authenticated by the secret
-// (crypto_auth); then crypto_secretstream in each direction.
+// (crypto_auth); then a key for each direction (message_cipher.h).
 //
 // Owner:     cluster. Callers: head, agents, ckpt-on, exchanges of keepers; one thread for each link.
 // Never:     takes a byte for a message before the other end has proved the secret.
@@ -18,6 +18,7 @@
 
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "cluster/link/message_cipher.h"
 
 namespace ckpt::cluster {
 
@@ -55,6 +56,12 @@ class SealedLink {
   // it is longer than the room. Takes no byte behind it.
   std::optional<size_t> receive_into(std::span<std::byte> room);
 
+  // For a link that carries much, in a process that is not checkpointed: see message_cipher.h.
+  void use_libcrypto() {
+    to_.use_libcrypto(true);
+    from_.use_libcrypto(false);
+  }
+
   // How long the other end's kernel may be silent before the connection breaks; kSilenceMs unless set.
   void allow_silence(int ms);
 
@@ -67,11 +74,12 @@ class SealedLink {
   static constexpr int kSilenceMs = 15'000;
 
  private:
+  bool open_frame(std::span<const uint8_t> sealed, uint8_t* message);
   bool take_bytes(std::byte* to, size_t bytes);
   static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms);
 
   ScopedFd socket_;
-  crypto_secretstream_xchacha20poly1305_state to_{}, from_{};
+  MessageCipher to_, from_;
   std::string buffer_;  // received, not decrypted
   // They grow to the longest message of compose() and receive_into().
   std::vector<std::byte> composed_, sealed_;

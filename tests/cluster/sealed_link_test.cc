@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -39,7 +40,7 @@ TEST(SealedLink, EndsThatKnowTheSecretMeetAndTalk) {
 
 // Messages that are encrypted and decrypted where they are come in between others; one that is longer than the room for it
 // ends the link.
-TEST(SealedLink, MessagesInPlace) {
+void messages_in_place(bool sends_by_libcrypto, bool receives_by_libcrypto) {
   Ends ends = make_ends();
   const Secret secret = make_secret();
   const std::string text = "every byte of the message; ";
@@ -48,6 +49,7 @@ TEST(SealedLink, MessagesInPlace) {
   std::thread other([&] {
     auto link = SealedLink::connect(std::move(ends.there), secret);
     ASSERT_TRUE(link.ok());
+    if (sends_by_libcrypto) link->use_libcrypto();
     const auto send = [&](const std::string& message) {
       const auto room = link->compose(message.size());
       std::memcpy(room.data(), message.data(), message.size());
@@ -63,6 +65,7 @@ TEST(SealedLink, MessagesInPlace) {
   });
   auto link = SealedLink::accept(std::move(ends.here), secret);
   ASSERT_TRUE(link.ok());
+  if (receives_by_libcrypto) link->use_libcrypto();
   std::vector<std::string> messages;
   while (messages.empty()) ASSERT_TRUE(link->receive(messages, true));
   // receive() may have read of what follows; nothing of it is lost.
@@ -83,6 +86,37 @@ TEST(SealedLink, MessagesInPlace) {
   other.join();
 }
 
+TEST(SealedLink, MessagesInPlace) { messages_in_place(false, false); }
+
+// libsodium and libcrypto, where there is one, understand each other.
+TEST(SealedLink, EitherLibraryAtEachEnd) {
+  messages_in_place(true, false);
+  messages_in_place(false, true);
+  messages_in_place(true, true);
+}
+
+TEST(MessageCipher, OnlyTheNextMessageIsTaken) {
+  const MessageCipher::Key key{1, 2, 3};
+  for (const bool by_libcrypto : {false, true}) {
+    MessageCipher seals(key), opens(key);
+    if (by_libcrypto && (!seals.use_libcrypto(true) || !opens.use_libcrypto(false)))
+      GTEST_SKIP() << "no libcrypto here";
+    const std::array<uint8_t, 2> known{7, 8}, other{7, 9};
+    std::array<std::array<uint8_t, 100>, 3> messages{};
+    uint8_t tags[3][MessageCipher::kTagBytes];
+    std::array<uint8_t, 100> got{};
+    for (size_t i = 0; i < messages.size(); ++i) {
+      messages[i].fill(static_cast<uint8_t>(i));
+      ASSERT_TRUE(seals.seal(known, messages[i], tags[i]));
+      EXPECT_NE(messages[i][50], i);
+    }
+    EXPECT_TRUE(opens.open(known, messages[0], tags[0], got.data()));
+    EXPECT_EQ(got[50], 0);
+    EXPECT_FALSE(opens.open(known, messages[0], tags[0], got.data()));  // again
+    EXPECT_FALSE(opens.open(other, messages[2], tags[2], got.data()));  // with something else
+  }
+}
+
 TEST(SealedLink, AnotherSecretIsRefused) {
   Ends ends = make_ends();
   std::thread other([&] { EXPECT_FALSE(SealedLink::connect(std::move(ends.there), make_secret()).ok()); });
@@ -100,7 +134,7 @@ TEST(SealedLink, AStrangerWhoSendsSlowlyIsGivenUp) {
   constexpr long kPauseNs = 150'000'000;
   std::thread stranger([&] {
     const ScopedFd socket = std::move(ends.there);
-    const std::string hello = std::string("ckpthst1") + std::string(32, 'k') + std::string(32, 'm');
+    const std::string hello = std::string("ckpthst2") + std::string(32, 'k') + std::string(32, 'm');
     for (char byte : hello) {
       if (send(socket.get(), &byte, 1, MSG_NOSIGNAL) != 1) return;  // given up
       const timespec pause{0, kPauseNs};
