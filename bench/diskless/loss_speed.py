@@ -61,7 +61,7 @@ class Job:
         words = [self.ckpt, "run", "--hosts", ",".join(self.names), "--launch", hosts.launch, "--dir", self.directory + "/images", "--stop-timeout", "30s",
                  "--recover", "--spare", ",".join(self.spares), "--host-silence", "5s"]
         if o.redundancy != "none":
-            words += ["--redundancy", o.redundancy, "--memory", f"{o.mib * 6}M"]
+            words += ["--redundancy", o.redundancy, "--memory", f"{max(o.mib * 6, 256)}M"]
         self.head = subprocess.Popen([*words, "--", "sh", "-c", f"{others}{hold}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.said = []
