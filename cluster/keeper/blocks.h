@@ -75,9 +75,14 @@ class BlockPool {
   static constexpr size_t kBefore = redundancy::Code::kAlignment;
   static_assert(sizeof(MessageHead) <= kBefore);
 
+  static constexpr size_t kMostFree = 64;  // 16 MiB stay from one exchange to the next
+
   void give(std::byte* memory) {
     const std::lock_guard<std::mutex> guard(lock_);
-    free_.push_back(memory);
+    if (free_.size() < kMostFree)
+      free_.push_back(memory);
+    else
+      std::free(memory);
   }
 
   std::mutex lock_;
