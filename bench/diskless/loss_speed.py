@@ -2,11 +2,14 @@
 """A job over hosts whose images are in keepers' memory: what a checkpoint costs, full and with 1 % written, and how long it takes until the
 job goes on when hosts fall silent: in place, their parts computed from the memory of the others.
 
-usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--redundancy parity] [--lose 1] [--rounds 5]      root; hosts are namespaces
+usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--empty 0] [--redundancy parity] [--lose 1] [--rounds 5]   root; hosts are namespaces
+
+--empty: so many of the hosts run nothing of the program, and hold checks. CPU: of all processes of all hosts, the program among them, and of the head.
 
 --redundancy none: the images are files in a directory that all hosts share, for comparison. The host's silence (5 s here) is not counted.
 """
 import argparse
+import glob
 import json
 import os
 import re
@@ -26,9 +29,10 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") a
 # One percent of its pages is written when the number in the file has grown. Each life says that it runs.
 PROGRAM = """
 import os, sys, time
-megabytes, directory = int(sys.argv[1]), sys.argv[2]
+megabytes, directory, together = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+pages = megabytes * 256
 memory = bytearray(os.urandom(1 << 20) * megabytes)
-for page in range(len(memory) // 4096): memory[page * 4096:page * 4096 + 8] = page.to_bytes(8, 'little')
+for page in range(pages): memory[page * 4096:page * 4096 + 8] = page.to_bytes(8, 'little')
 open(f'{directory}/ready.{os.uname().nodename}', 'w').close()
 seen = 0
 while True:
@@ -36,7 +40,8 @@ while True:
     with open(directory + '/round') as f: now = int(f.read() or 0)
     if now == seen: continue
     seen = now
-    for page in range(now % 100, len(memory) // 4096, 100): memory[page * 4096 + 8] = now & 255
+    for first in range(now % 100 * together, pages, 100 * together):
+        for page in range(first, min(first + together, pages)): memory[page * 4096 + 8] = now & 255
     open(f'{directory}/wrote.{now}.{os.uname().nodename}', 'w').close()
 """
 
@@ -50,17 +55,18 @@ class Job:
             f.write(PROGRAM)
         self.round = 0
         self.write_round()
-        hold = f"/usr/bin/python3 {self.directory}/hold.py {o.mib} {self.directory}"
-        others = "".join(f"{os.path.abspath(o.build)}/bin/ckpt-on {n} {hold} & " for n in self.names[1:])
+        hold = f"/usr/bin/python3 {self.directory}/hold.py {o.mib} {self.directory} {o.together}"
+        self.busy = self.names[:o.hosts - o.empty]
+        others = "".join(f"{os.path.abspath(o.build)}/bin/ckpt-on {n} {hold} & " for n in self.busy[1:])
         words = [self.ckpt, "run", "--hosts", ",".join(self.names), "--launch", hosts.launch, "--dir", self.directory + "/images", "--stop-timeout", "30s",
                  "--recover", "--spare", ",".join(self.spares), "--host-silence", "5s"]
         if o.redundancy != "none":
-            words += ["--redundancy", o.redundancy, "--memory", f"{o.mib * 6}M"]
+            words += ["--redundancy", o.redundancy, "--memory", f"{max(o.mib * 6, 256)}M"]
         self.head = subprocess.Popen([*words, "--", "sh", "-c", f"{others}{hold}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.said = []
         threading.Thread(target=self.read, daemon=True).start()
-        self.until(lambda: all(os.path.exists(f"{self.directory}/ready.{n}") for n in self.names) and self.listens(), "the program")
+        self.until(lambda: all(os.path.exists(f"{self.directory}/ready.{n}") for n in self.busy) and self.listens(), "the program")
 
     def read(self):
         for line in self.head.stderr:
@@ -85,14 +91,40 @@ class Job:
     def write_some(self):
         self.round += 1
         self.write_round()
-        self.until(lambda: sum(name.startswith(f"wrote.{self.round}.") for name in os.listdir(self.directory)) == len(self.names), "written pages")
+        self.until(lambda: sum(name.startswith(f"wrote.{self.round}.") for name in os.listdir(self.directory)) == len(self.busy), "written pages")
+
+    def until_touched(self):
+        """Keepers have the machine give them their memory first, once."""
+        before = None
+        while before != (before := self.cpu_ms("ckpt-keeper")):
+            time.sleep(0.3)
+
+    def cpu_ms(self, name=""):
+        spaces, ticks = {os.readlink(f"/proc/{pid}/ns/pid") for pid in self.hosts.pids.values()}, 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if int(pid) == self.head.pid or os.readlink(f"/proc/{pid}/ns/pid") in spaces:
+                    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+                        command, numbers = f.read().rsplit(")", 1)
+                    if command.endswith(name):
+                        ticks += sum(map(int, numbers.split()[11:15]))
+            except OSError:
+                pass  # it has ended: its parent has it
+        return ticks * 1e3 / os.sysconf("SC_CLK_TCK")
 
     def now(self):
+        before = self.cpu_ms()
         done = subprocess.run([self.ckpt, "now", "--json", str(self.head.pid)], capture_output=True, text=True, env=ENVIRONMENT, check=False)
         if done.returncode != 0:
             raise SystemExit(done.stderr)
         cost = json.loads(done.stdout)
-        return cost["durable_ns"] / 1e6, cost["stop_ns"] / 1e6
+        return cost["durable_ns"] / 1e6, cost["stop_ns"] / 1e6, self.cpu_ms() - before, self.mib_of_newest()
+
+    def mib_of_newest(self):
+        newest = max(glob.glob(self.directory + "/images/*.hosts"), default=None)
+        with open(newest, encoding="utf-8") as f:
+            parts = json.load(f).get("redundancy", {}).get("parts", [])
+        return sum(part["bytes"] for part in parts) / 2**20
 
     def lose(self):
         """Milliseconds from the word that hosts are gone to the word that the job goes on, and for which its processes stood."""
@@ -115,6 +147,8 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--mib", type=int, default=256, help="memory of the program on each host")
     parser.add_argument("--hosts", type=int, default=5)
+    parser.add_argument("--empty", type=int, default=0)
+    parser.add_argument("--together", type=int, default=1, help="pages that are written lie side by side; each run of 64 KiB that has one is in the increment")
     parser.add_argument("--redundancy", default="parity")
     parser.add_argument("--lose", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
@@ -127,18 +161,20 @@ def main():
             hosts.run(name, "mount", "--bind", own, "/tmp/ckpt-keeper-0", check=True)
         job = Job(o, hosts)
         try:
+            job.until_touched()
             full = job.now()
             some = []
             for _ in range(o.rounds):
                 job.write_some()
                 some.append(job.now())
-            durable, stood = (statistics.median(x) for x in zip(*some))
+            durable, stood, cpu, mib = (statistics.median(x) for x in zip(*some))
             took, recovered = job.lose() if o.lose else (0, "")
         finally:
             job.close()
-    print("| hosts x MiB, redundancy | full: until it counts, stood, ms | 1 % written: the same | lost | until the job goes on, ms | its processes stood |")
+    print("| hosts x MiB, redundancy | full: until it counts, stood, CPU, ms; MiB | 1 % written: the same | lost | until the job goes on, ms | its processes stood |")
     print("| --- | --- | --- | --- | --- | --- |")
-    print(f"| {o.hosts} x {o.mib}, {o.redundancy} | {full[0]:.0f}, {full[1]:.1f} | {durable:.0f}, {stood:.1f} | {o.lose} | {took:.0f} | {recovered} |")
+    number = f"{o.hosts - o.empty}+{o.empty}" if o.empty else o.hosts
+    print(f"| {number} x {o.mib}, {o.redundancy} | {full[0]:.0f}, {full[1]:.1f}, {full[2]:.0f}, {full[3]:.0f} | {durable:.0f}, {stood:.1f}, {cpu:.0f}, {mib:.0f} | {o.lose} | {took:.0f} | {recovered} |")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kChecksHead = 4096;  // bytes, of a file of checks: what it is, as JSON
 constexpr int kPatienceMs = 60'000;
-constexpr int kSummingMs = 3'600'000;  // another host may have a larger part, or less time for it
+constexpr int kOthersMs = 3'600'000;  // another host may have less time for it
 
 std::string hex_sum(uint64_t sum) { return fmt::format("{:016x}", sum); }
 
@@ -70,9 +70,16 @@ void remove_tree(int directory, const std::string& name) {
   unlinkat(directory, name.c_str(), AT_REMOVEDIR);
 }
 
+// What stays from one checkpoint to the next: connections to the other hosts' processes.
+struct Connections {
+  std::string name;   // the head's, of the exchange that made them; empty: there are none
+  std::string hosts;  // whose
+  std::unique_ptr<keeper::Mesh> mesh = std::make_unique<keeper::Mesh>();
+};
+
 class Work {
  public:
-  explicit Work(Json plan) : plan_(std::move(plan)) {}
+  Work(Json plan, Connections& connections) : plan_(std::move(plan)), connections_(connections) {}
 
   Result<Json> run() {
     self_ = plan_.at("self");
@@ -121,15 +128,14 @@ class Work {
     auto stream = keeper::PartStream::open(inside.get());
     if (!stream.ok()) return stream.error();
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
-    auto sum = stream_->checksum();
-    if (!sum.ok()) return sum.error();
-    sum_ = hex_sum(*sum);
     if (!rebuilding()) {
       remove_stale_checks(at);
       return make_checks();
     }
     // Nothing that is stale or mixed goes into a computation.
-    if (sum_ != record().at("sum")) return damaged(part_.name);
+    auto sum = stream_->checksum();
+    if (!sum.ok()) return sum.error();
+    if (hex_sum(*sum) != record().at("sum")) return damaged(part_.name);
     checks_.reset(openat(at, checks_of(part_.name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!checks_.valid()) return damaged(checks_of(part_.name));
     auto of_checks = keeper::checksum_of(checks_.get());
@@ -174,37 +180,46 @@ class Work {
   }
 
   Result<void> exchange() {
-    auto port = exchange_.listen(wanted_.addresses[self_]);
+    const std::string hosts = fmt::format("{} {}", self_, plan_.at("addresses").dump());
+    const bool connected = connections_.hosts == hosts && connections_.mesh->whole();
+    // Ready for both: the head says whether all still have the same connections.
+    auto anew = std::make_unique<keeper::Mesh>();
+    auto port = anew->listen(wanted_.addresses[self_]);
     if (!port.ok()) return port.error();
     Json here{{"say", "port"},
               {"port", *port},
+              {"connected", connected ? connections_.name : ""},
               {"bytes", stream_->bytes()},
-              {"sum", sum_},
               {"files", Json::array()}};
     for (const keeper::PartFile& f : stream_->files())
       here["files"].push_back({f.name, f.bytes, f.mode, f.modified_ns, f.user, f.group});
     Json all;
     points::at("exchange.listens");
-    if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kSummingMs))
+    if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kOthersMs))
       return failure(ExitCode::kUnavailable, "the exchange of blocks", "the agent is gone",
                      "look at that host");
-    wanted_.ports = all.at("ports").get<std::vector<int>>();
     wanted_.lengths = all.at("lengths").get<std::vector<uint64_t>>();
-    if (wanted_.ports.size() != wanted_.hosts || wanted_.lengths.size() != wanted_.hosts ||
+    const bool stays = connected && all.value("connected", "") == connections_.name;
+    if (!stays) {
+      wanted_.ports = all.at("ports").get<std::vector<int>>();
+      connections_ = {plan_.value("connect", ""), hosts, std::move(anew)};
+    }
+    if ((!stays && wanted_.ports.size() != wanted_.hosts) || wanted_.lengths.size() != wanted_.hosts ||
         wanted_.lengths[self_] != stream_->bytes())
       return damaged("the list of hosts");
-    return exchange_.run(wanted_, *stream_, checks_.get(), kChecksHead);
+    exchange_ = std::make_unique<keeper::Exchange>(*connections_.mesh);
+    return exchange_->run(wanted_, *stream_, checks_.get(), kChecksHead);
   }
 
   Result<Json> finish() {
     if (rebuilding() && !lost_) return Json{{"say", "done"}};
     const int at = part_.directory.get();
     points::at("exchange.checks");
-    auto of_checks = keeper::checksum_of(checks_.get());
-    if (!of_checks.ok()) return of_checks.error();
     if (lost_) {
       auto sum = stream_->checksum();
       if (!sum.ok()) return sum.error();
+      auto of_checks = keeper::checksum_of(checks_.get());
+      if (!of_checks.ok()) return of_checks.error();
       if (hex_sum(*sum) != record().at("sum") || hex_sum(*of_checks) != record().at("checks"))
         return damaged("what was computed for " + part_.name);
       CKPT_TRY(stream_->dress());
@@ -220,7 +235,9 @@ class Work {
     // What a keeper held that has ended meanwhile is gone with this process.
     CKPT_TRY(check_is_kept(plan_.at("part").get<std::string>(), at));
     points::at("exchange.named");
-    return Json{{"say", "done"}, {"checks", hex_sum(*of_checks)}};
+    return Json{{"say", "done"},
+                {"sum", hex_sum(exchange_->sum_of_stream())},
+                {"checks", hex_sum(exchange_->sum_of_checks())}};
   }
 
   const Json plan_;
@@ -229,45 +246,51 @@ class Work {
   PartInKeeper part_;
   ScopedFd checks_;
   std::unique_ptr<keeper::PartStream> stream_;
-  std::string sum_;
   keeper::ExchangePlan wanted_;
-  keeper::Exchange exchange_;
+  Connections& connections_;
+  std::unique_ptr<keeper::Exchange> exchange_;
 };
 
 }  // namespace
 
 ExitCode run_exchange() {
   signal(SIGPIPE, SIG_IGN);
-  Json plan;
-  if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, kPatienceMs))
-    return report(
-        failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent", "use ckpt run --redundancy"));
-  // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
-  if (!plan.contains("lost")) keeper::take_low_priority();
-  // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint;
-  // @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
-  static const std::string self = fmt::format("{}{}.{}", plan.contains("lost") ? "lost" : "host",
-                                              plan.value("self", 0), plan.value("id", uint64_t{0}));
-  static const int pid = getpid();
-  if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, self.c_str(), &pid);
-  points::at("exchange.begun");
-  Work work(plan);
-  Result<Json> done =
-      make_error(ExitCode::kUsage, 0, "keeper-exchange: got a plan that it does not understand");
-  try {
-    done = work.run();
-  } catch (const std::exception& e) {
-    done = make_error(ExitCode::kUsage, 0, "keeper-exchange: got what it does not understand ({})", e.what());
+  Connections connections;
+  for (bool first = true;; first = false) {
+    Json plan;
+    if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, first ? kPatienceMs : -1)) {
+      if (!first) return ExitCode::kOk;
+      return report(failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent",
+                            "use ckpt run --redundancy"));
+    }
+    // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
+    const bool of_lost = plan.contains("lost");
+    if (first && !of_lost) keeper::take_low_priority();
+    // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that
+    // checkpoint; @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
+    static std::string self;
+    static const int pid = getpid();
+    self = fmt::format("{}{}.{}", of_lost ? "lost" : "host", plan.value("self", 0),
+                       plan.value("id", uint64_t{0}));
+    if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, self.c_str(), &pid);
+    points::at("exchange.begun");
+    Work work(plan, connections);
+    Result<Json> done =
+        make_error(ExitCode::kUsage, 0, "keeper-exchange: got a plan that it does not understand");
+    try {
+      done = work.run();
+    } catch (const std::exception& e) {
+      done =
+          make_error(ExitCode::kUsage, 0, "keeper-exchange: got what it does not understand ({})", e.what());
+    }
+    if (!done.ok()) {
+      work.tidy();
+      write_line(STDIN_FILENO, said_of(done.error()));
+      return done.error().code;
+    }
+    write_line(STDIN_FILENO, *done);
+    if (of_lost) return ExitCode::kOk;
   }
-  if (!done.ok()) {
-    work.tidy();
-    write_line(STDIN_FILENO, {{"say", "failed"},
-                              {"code", static_cast<int>(done.error().code)},
-                              {"text", std::string(done.error().message())}});
-    return done.error().code;
-  }
-  write_line(STDIN_FILENO, *done);
-  return ExitCode::kOk;
 }
 
 }  // namespace ckpt::cli

@@ -33,8 +33,24 @@ std::string checks_of(const std::string& part) {
 }
 
 Result<void> ExchangeProcess::begin(const Json& plan) {
-  end();
   id_ = plan.value("id", uint64_t{0});
+  // What is lost is computed at the job's priority: a process that has taken a low one cannot go back.
+  const bool stays = life_ == Life::kStays && !plan.contains("lost");
+  const bool there = stays && stays_ && !works_ && socket_.valid() && write_line(socket_.get(), plan);
+  if (!there) {
+    end();
+    CKPT_TRY(start());
+    if (!write_line(socket_.get(), plan)) {
+      end();
+      return failure(ExitCode::kSystem, command_, "cannot be started", "raise ulimit -u");
+    }
+  }
+  works_ = true;
+  stays_ = stays;
+  return {};
+}
+
+Result<void> ExchangeProcess::start() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return failure(ExitCode::kSystem, command_, strerror(errno), "raise ulimit -n");
@@ -55,8 +71,7 @@ Result<void> ExchangeProcess::begin(const Json& plan) {
   }
   // Nobody reaps it before this returns.
   child_.reset(child < 0 ? -1 : static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
-  if (!child_.valid() || !write_line(socket_.get(), plan))
-    return failure(ExitCode::kSystem, command_, "cannot be started", "raise ulimit -u");
+  if (!child_.valid()) return failure(ExitCode::kSystem, command_, "cannot be started", "raise ulimit -u");
   return {};
 }
 
@@ -68,10 +83,15 @@ Json ExchangeProcess::hear() {
   Json line;
   if (read_line(socket_.get(), line, 10'000) && line.is_object()) {
     const std::string say = line.value("say", "");
-    if (say == "done" || say == "failed") end();
+    if (say == "done" && stays_)
+      works_ = false;
+    else if (say == "done" || say == "failed")
+      end();
     return line;
   }
+  const bool idle = !works_;
   end();
+  if (idle) return {};
   return {{"say", "failed"}, {"code", 70}, {"text", fmt::format("{} ended without a word", command_)}};
 }
 
@@ -110,6 +130,7 @@ void ExchangeProcess::end() {
   if (socket_.valid() && child_.valid()) syscall(SYS_pidfd_send_signal, child_.get(), SIGKILL, nullptr, 0);
   socket_.reset();
   child_.reset();
+  works_ = stays_ = false;
 }
 
 }  // namespace ckpt::cli

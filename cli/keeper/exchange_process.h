@@ -1,12 +1,14 @@
 // One host's share in making or using redundancy: `ckpt keeper-exchange`, a process of its own at low priority, which
-// the host's agent starts for one checkpoint. Orders and reports are lines on a socket.
+// the host's agent starts for the first checkpoint. It stays for those that follow, with its connections to the other hosts.
+// Orders and reports are lines on a socket.
 //
 //   agent, from the head             process
 //   plan                      -->
-//                             <--    {"say": "port", ...}   it listens; what its part is
-//   {"ports", "lengths"}      -->                           all listen
+//                             <--    {"say": "port", ...}   it listens; what its part is; what connections it has
+//   {"ports", "lengths"}      -->                           all listen. {"connected"}: all have these connections yet
 //                             <--    {"say": "done", ...}   its checks, or its part, have their names
-// At any time {"say": "failed", "code", "text"}.
+// At any time {"say": "failed", "code", "text"}; then it ends. So it does behind a plan of what is lost, which it carries
+// out at the job's priority.
 //
 // Owner: cli, the agent. One thread; the process has those of cluster/keeper/exchange.h.
 #pragma once
@@ -34,20 +36,27 @@ std::string checks_of(const std::string& part);
 
 class ExchangeProcess {
  public:
+  // How long the process lives: for one plan, or for others that follow it.
+  enum class Life { kOnePlan, kStays };
   // command: of `ckpt`, which reads its plan and says how it ended as above.
-  explicit ExchangeProcess(const char* command) : command_(command) {}
+  explicit ExchangeProcess(const char* command, Life life = Life::kOnePlan)
+      : command_(command), life_(life) {}
   ~ExchangeProcess() { end(); }
   Result<void> begin(const Json& plan);
   void go(const Json& all);
   int fd() const { return socket_.get(); }
   bool running() const { return socket_.valid(); }
   uint64_t id() const { return id_; }
-  // The next line of the process; if it has ended without a last line, that it failed.
+  // The next line of the process; if it has ended without a last line, that it failed. Null: it has ended with nothing to do.
   Json hear();
   void end();
 
  private:
+  Result<void> start();
+
   const char* const command_;
+  const Life life_;
+  bool works_ = false, stays_ = false;  // it has a plan; it is there for the next one
   ScopedFd socket_;
   ScopedFd child_;   // pidfd: the agent reaps the process, and its number may come to another one
   uint64_t id_ = 0;  // of the checkpoint: what is said of another one is old

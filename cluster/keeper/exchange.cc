@@ -1,10 +1,7 @@
 #include "cluster/keeper/exchange.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,26 +15,8 @@ namespace {
 constexpr uint64_t kCyclesInBatch = 4;  // while checks are made: each host gets the data of so many stripes
 constexpr uint64_t kStripesInBatch =
     8;  // while what is lost is computed: its host gets all blocks of so many
-constexpr int kPatienceMs = 30'000;
-constexpr unsigned kMostStrangers = 16;  // who say nothing, at a time
-
-enum Kind : uint32_t { kHello = 1, kBlock, kFinished };
-
-struct Head {
-  uint32_t kind;
-  uint32_t role;    // kHello: the sender
-  uint64_t stripe;  // kFinished: the batch
-};
 
 }  // namespace
-
-Result<int> Exchange::listen(const std::string& address) {
-  int port = 0;
-  auto fd = cluster::listen_at(address, 0, &port);
-  if (!fd.ok()) return fd.error();
-  listener_ = std::move(*fd);
-  return port;
-}
 
 void Exchange::fail(const std::string& why) {
   const std::lock_guard<std::mutex> guard(lock_);
@@ -49,135 +28,77 @@ Error Exchange::failed() const {
   return make_error(ExitCode::kUnavailable, 0, "{}", why_.empty() ? "the exchange was given up" : why_);
 }
 
-// Each host connects to each other host. The connecting end sends, the accepting end receives.
-Result<void> Exchange::meet_all() {
-  to_.resize(plan_.hosts);
-  seen_.assign(plan_.hosts, false);
-  acceptor_ = std::thread([this] { accept_all(); });
-  for (unsigned host = 0; host < plan_.hosts; ++host) {
-    if (host == plan_.self) continue;
-    auto socket = cluster::connect_to(plan_.addresses[host], plan_.ports[host], kPatienceMs);
-    if (!socket.ok()) return socket.error();
-    auto link = cluster::SealedLink::connect(std::move(*socket), plan_.secret);
-    if (!link.ok()) return link.error();
-    to_[host] = std::move(*link);
-    CKPT_TRY(send(host, kHello, 0, plan_.self, {}));
-  }
-  std::unique_lock<std::mutex> guard(lock_);
-  changed_.wait_for(guard, std::chrono::milliseconds(kPatienceMs),
-                    [this] { return met_ == plan_.hosts - 1 || !why_.empty(); });
-  if (met_ == plan_.hosts - 1) return {};
-  if (why_.empty()) why_ = "not all hosts have met";
-  return failed();
+void Exchange::gone(unsigned host) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  if (finished_[host] < batches() && why_.empty()) why_ = fmt::format("{}: is gone", plan_.addresses[host]);
+  changed_.notify_all();
 }
 
-// Each peer is greeted by a thread of its own: at low priority, on a busy machine, a host's hello may take seconds, and
-// a stranger may never send one.
-void Exchange::accept_all() {
-  for (;;) {
-    pollfd wait{listener_.get(), POLLIN, 0};
-    (void)!poll(&wait, 1, 100);
-    {
-      const std::lock_guard<std::mutex> guard(lock_);
-      if (ending_ || !why_.empty() || met_ == plan_.hosts - 1) return;
-      if (wait.revents == 0 || greeted_ >= plan_.hosts + kMostStrangers) continue;
-    }
-    ScopedFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    // Another descriptor of the same socket: to end it from outside, whatever becomes of the first.
-    ScopedFd same(peer.valid() ? fcntl(peer.get(), F_DUPFD_CLOEXEC, 3) : -1);
-    if (!same.valid()) continue;
-    const std::lock_guard<std::mutex> guard(lock_);
-    open_.push_back(same.get());
-    ++greeted_;
-    receivers_.emplace_back([this, fd = peer.release(), other = same.release()] {
-      const ScopedFd closes(other);
-      greet(ScopedFd(fd));
-      const std::lock_guard<std::mutex> done(lock_);
-      std::erase(open_, closes.get());
-      --greeted_;
-    });
-  }
+// How much of a block is not known to be zero.
+uint64_t Exchange::bytes_of(unsigned role, uint64_t stripe) const {
+  if (role >= striping_->data()) return longest_of(stripe);
+  const unsigned host = striping_->host_of(role, stripe);
+  const uint64_t at = striping_->block_of(host, stripe) * kStripeBlock;
+  return plan_.lengths[host] <= at ? 0 : std::min(kStripeBlock, plan_.lengths[host] - at);
 }
 
-void Exchange::greet(ScopedFd peer) {
-  auto link = cluster::SealedLink::accept(std::move(peer), plan_.secret, kPatienceMs);
-  if (!link.ok()) return;  // a stranger
-  std::vector<std::string> messages;
-  Head head{};
-  if (!link->receive(messages, true) || messages[0].size() != sizeof(head)) return;
-  memcpy(&head, messages[0].data(), sizeof(head));
-  if (head.kind != kHello || head.role >= plan_.hosts || head.role == plan_.self) return;
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    if (seen_[head.role]) return;
-    seen_[head.role] = true;
-    ++met_;
-    changed_.notify_all();
-  }
-  // A peer that has met all begins at once: its first blocks may have come with its hello.
-  messages.erase(messages.begin());
-  receive_from(head.role, std::move(*link), std::move(messages));
-}
-
-void Exchange::receive_from(unsigned host, cluster::SealedLink link, std::vector<std::string> messages) {
-  for (bool there = true;; messages.clear(), there = link.receive(messages, true)) {
-    for (const std::string& m : messages) {
-      if (!take(host, m)) return fail(fmt::format("{}: sent what nobody asked for", plan_.addresses[host]));
-    }
-    const std::lock_guard<std::mutex> guard(lock_);
-    if (there && !ending_ && why_.empty()) continue;
-    const uint64_t batches = (stripes_ + batch_stripes_ - 1) / batch_stripes_;
-    if (!ending_ && finished_[host] < batches && why_.empty())
-      why_ = fmt::format("{}: is gone", plan_.addresses[host]);
-    changed_.notify_all();
-    return;
-  }
+// Of the stripe's blocks; so long are its checks.
+uint64_t Exchange::longest_of(uint64_t stripe) const {
+  uint64_t longest = 0;
+  for (unsigned role = 0; role < striping_->data(); ++role)
+    longest = std::max(longest, bytes_of(role, stripe));
+  if (longest == 0) return 0;
+  if (!code_->by_place()) return kStripeBlock;
+  constexpr uint64_t kMultiple = redundancy::Code::kAlignment;
+  return (longest + kMultiple - 1) / kMultiple * kMultiple;
 }
 
 // Only what this host needs, once, of this batch or the next.
-bool Exchange::take(unsigned host, std::string_view message) {
-  Head head{};
-  if (message.size() < sizeof(head)) return false;
-  memcpy(&head, message.data(), sizeof(head));
+bool Exchange::take(unsigned host, const MessageHead& head, Block block, size_t bytes) {
   const std::lock_guard<std::mutex> guard(lock_);
-  const uint64_t batch = finished_[plan_.self];
-  if (head.kind == kFinished) {
-    if (head.stripe != finished_[host] || head.stripe > batch) return false;
+  const auto asked_for = [&] {
+    const uint64_t batch = finished_[plan_.self];
+    if (head.kind == kFinished) return bytes == 0 && head.stripe == finished_[host] && head.stripe <= batch;
+    if (head.kind != kBlock || head.stripe >= stripes_ || head.role >= plan_.hosts ||
+        head.stripe < batch * batch_stripes_ || head.stripe >= (batch + 2) * batch_stripes_ || bytes == 0 ||
+        bytes != bytes_of(head.role, head.stripe))
+      return false;
+    const unsigned owner = striping_->host_of(head.role, head.stripe);
+    const unsigned encoder = striping_->encoder_of(head.stripe);
+    if (!plan_.lost.empty()) return owner == host && is_lost(plan_.self);
+    return head.role < striping_->data() ? owner == host && encoder == plan_.self
+                                         : encoder == host && owner == plan_.self;
+  };
+  bool wanted = asked_for();
+  if (wanted && head.kind == kFinished) {
     ++finished_[host];
-    changed_.notify_all();
-    return true;
+  } else if (wanted) {
+    wanted = arrived_.emplace(Key{head.stripe, head.role}, std::move(block)).second;
   }
-  if (head.kind != kBlock || message.size() != sizeof(head) + kStripeBlock || head.stripe >= stripes_ ||
-      head.role >= plan_.hosts)
-    return false;
-  if (head.stripe < batch * batch_stripes_ || head.stripe >= (batch + 2) * batch_stripes_) return false;
-  const bool from_owner = striping_->host_of(head.role, head.stripe) == host;
-  const unsigned encoder = striping_->encoder_of(head.stripe);
-  const bool wanted = !plan_.lost.empty() ? from_owner && is_lost(plan_.self)
-                      : head.role < striping_->data()
-                          ? from_owner && encoder == plan_.self
-                          : encoder == host && striping_->host_of(head.role, head.stripe) == plan_.self;
-  if (!wanted) return false;
-  Block block;
-  if (block.bytes == nullptr) return false;
-  memcpy(block.bytes.get(), message.data() + sizeof(head), kStripeBlock);
-  if (!arrived_.emplace(Key{head.stripe, head.role}, std::move(block)).second) return false;
+  if (!wanted && why_.empty()) why_ = fmt::format("{}: sent what nobody asked for", plan_.addresses[host]);
   changed_.notify_all();
-  return true;
+  return wanted;
 }
 
-Result<void> Exchange::send(unsigned host, uint32_t kind, uint64_t stripe, unsigned role,
-                            std::span<const std::byte> bytes) {
-  const Head head{kind, role, stripe};
-  std::string message(sizeof(head) + bytes.size(), '\0');
-  memcpy(message.data(), &head, sizeof(head));
-  if (!bytes.empty()) memcpy(message.data() + sizeof(head), bytes.data(), bytes.size());
-  if (to_[host].send(message)) return {};
+Result<void> Exchange::sent(unsigned host) {
+  if (mesh_.send(host)) return {};
   fail(fmt::format("{}: is gone", plan_.addresses[host]));
   return failed();
 }
 
-Result<Exchange::Block> Exchange::await(uint64_t stripe, unsigned role) {
+Result<void> Exchange::send(unsigned host, const MessageHead& head, std::span<const std::byte> bytes) {
+  const std::span<std::byte> room = mesh_.compose(host, head, bytes.size());
+  std::copy(bytes.begin(), bytes.end(), room.begin());
+  return sent(host);
+}
+
+Result<Block> Exchange::new_block() {
+  Block block = mesh_.blocks().take();
+  if (!block) return make_error(ExitCode::kSystem, ENOMEM, "no memory for blocks");
+  return block;
+}
+
+Result<Block> Exchange::await(uint64_t stripe, unsigned role) {
   std::unique_lock<std::mutex> guard(lock_);
   for (;;) {
     if (const auto it = arrived_.find({stripe, role}); it != arrived_.end()) {
@@ -190,109 +111,177 @@ Result<Exchange::Block> Exchange::await(uint64_t stripe, unsigned role) {
   }
 }
 
-Result<void> Exchange::finish_batch(uint64_t batch) {
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    finished_[plan_.self] = batch + 1;
-  }
-  for (unsigned host = 0; host < plan_.hosts; ++host) {
-    if (host != plan_.self) CKPT_TRY(send(host, kFinished, batch, plan_.self, {}));
-  }
+// Until all hosts have finished so many.
+Result<void> Exchange::await_finished(uint64_t batches) {
   std::unique_lock<std::mutex> guard(lock_);
   changed_.wait(guard, [&] {
     return !why_.empty() ||
-           std::all_of(finished_.begin(), finished_.end(), [&](uint64_t done) { return done > batch; });
+           std::all_of(finished_.begin(), finished_.end(), [&](uint64_t done) { return done >= batches; });
   });
   return why_.empty() ? Result<void>() : Result<void>(failed());
 }
 
-// This host's block of the stripe: of its stream or of its checks.
-Result<Exchange::Block> Exchange::own_block(uint64_t stripe) const {
-  Block block;
-  if (block.bytes == nullptr) return make_error(ExitCode::kSystem, ENOMEM, "no memory for blocks");
-  if (striping_->role_of(plan_.self, stripe) < striping_->data()) {
-    CKPT_TRY(stream_->read(striping_->block_of(plan_.self, stripe) * kStripeBlock, block.span()));
-    return block;
+Result<void> Exchange::finish_batch() {
+  uint64_t batch = 0;
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    batch = finished_[plan_.self]++;
+    changed_.notify_all();
   }
-  const auto at = static_cast<off_t>(checks_at_ + striping_->check_of(plan_.self, stripe) * kStripeBlock);
-  if (pread(checks_, block.bytes.get(), kStripeBlock, at) != static_cast<ssize_t>(kStripeBlock))
-    return make_error(ExitCode::kImageDamaged, errno, "{}: its checks are shorter than they were",
-                      plan_.addresses[plan_.self]);
-  return block;
+  for (unsigned host = 0; host < plan_.hosts; ++host) {
+    if (host != plan_.self) CKPT_TRY(send(host, {kFinished, plan_.self, batch}, {}));
+  }
+  return {};
 }
 
-Result<void> Exchange::keep(uint64_t stripe, const Block& block) {
+// This host's block of the stripe: of its stream or of its checks.
+Result<void> Exchange::read_own(uint64_t stripe, std::span<std::byte> block) const {
   if (striping_->role_of(plan_.self, stripe) < striping_->data())
-    return stream_->write(striping_->block_of(plan_.self, stripe) * kStripeBlock, block.span());
+    return stream_->read(striping_->block_of(plan_.self, stripe) * kStripeBlock, block);
   const auto at = static_cast<off_t>(checks_at_ + striping_->check_of(plan_.self, stripe) * kStripeBlock);
-  const ssize_t n = pwrite(checks_, block.bytes.get(), kStripeBlock, at);
-  if (n == static_cast<ssize_t>(kStripeBlock)) return {};
-  return make_error(
-      ExitCode::kIo, n < 0 ? errno : ENOSPC,
-      "{}: no room for checks ({}): the keeper's memory is used up; start it with more --memory",
-      plan_.addresses[plan_.self], errno_name(n < 0 ? errno : ENOSPC));
+  if (pread(checks_, block.data(), block.size(), at) != static_cast<ssize_t>(block.size()))
+    return make_error(ExitCode::kImageDamaged, errno, "{}: its checks are shorter than they were",
+                      plan_.addresses[plan_.self]);
+  return {};
+}
+
+// Checks are kept in the order of their file, one behind the other.
+Result<void> Exchange::keep(uint64_t stripe, const Block& block) {
+  const unsigned role = striping_->role_of(plan_.self, stripe);
+  const auto bytes = block.span().first(bytes_of(role, stripe));
+  if (role < striping_->data())
+    return stream_->write(striping_->block_of(plan_.self, stripe) * kStripeBlock, bytes);
+  const auto at = static_cast<off_t>(checks_at_ + striping_->check_of(plan_.self, stripe) * kStripeBlock);
+  const ssize_t n = pwrite(checks_, bytes.data(), bytes.size(), at);
+  if (n != static_cast<ssize_t>(bytes.size()))
+    return make_error(
+        ExitCode::kIo, n < 0 ? errno : ENOSPC,
+        "{}: no room for checks ({}): the keeper's memory is used up; start it with more --memory",
+        plan_.addresses[plan_.self], errno_name(n < 0 ? errno : ENOSPC));
+  checks_sum_.add(bytes);
+  checks_sum_.add_zeros(kStripeBlock - bytes.size());
+  return {};
+}
+
+// What is not written of them is zero.
+Result<void> Exchange::begin_checks() {
+  std::vector<std::byte> before(checks_at_);
+  const uint64_t blocks = stripes_ / plan_.hosts * (plan_.hosts - striping_->data());
+  if (pread(checks_, before.data(), before.size(), 0) != static_cast<ssize_t>(before.size()) ||
+      ftruncate(checks_, static_cast<off_t>(checks_at_ + blocks * kStripeBlock)) != 0)
+    return make_error(ExitCode::kIo, errno, "{}: its file of checks cannot be begun ({})",
+                      plan_.addresses[plan_.self], errno_name(errno));
+  checks_sum_.add(before);
+  return {};
+}
+
+// Where it is encrypted there it is read to.
+Result<void> Exchange::send_for_encoding(uint64_t stripe) {
+  const unsigned role = striping_->role_of(plan_.self, stripe);
+  const uint64_t bytes = bytes_of(role, stripe);
+  if (role >= striping_->data() || bytes == 0) return {};
+  const unsigned encoder = striping_->encoder_of(stripe);
+  const std::span<std::byte> room = mesh_.compose(encoder, {kBlock, role, stripe}, bytes);
+  CKPT_TRY(read_own(stripe, room));
+  stream_sum_.add(room);
+  return sent(encoder);
+}
+
+Result<void> Exchange::send_for_rebuilding(uint64_t stripe) {
+  const unsigned role = striping_->role_of(plan_.self, stripe);
+  const uint64_t bytes = bytes_of(role, stripe);
+  if (is_lost(plan_.self) || bytes == 0) return {};
+  auto block = new_block();
+  if (!block.ok()) return block.error();
+  const auto own = block->span().first(bytes);
+  CKPT_TRY(read_own(stripe, own));
+  for (unsigned host = 0; host < plan_.hosts; ++host) {
+    if (is_lost(host)) CKPT_TRY(send(host, {kBlock, role, stripe}, own));
+  }
+  return {};
+}
+
+Result<void> Exchange::send_blocks(uint64_t first, uint64_t end) {
+  for (uint64_t s = first; s < std::min(end, stripes_); ++s)
+    CKPT_TRY(plan_.lost.empty() ? send_for_encoding(s) : send_for_rebuilding(s));
+  return {};
+}
+
+// All checks of the stripe, which this host encodes; returns its own.
+Result<Block> Exchange::encode_stripe(uint64_t stripe) {
+  const unsigned data = striping_->data();
+  const uint64_t longest = longest_of(stripe);
+  std::vector<Block> all(plan_.hosts);
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  for (unsigned role = 0; role < data; ++role) {
+    const uint64_t bytes = bytes_of(role, stripe);
+    if (bytes != 0) {
+      auto block = await(stripe, role);
+      if (!block.ok()) return block.error();
+      all[role] = std::move(*block);
+      memset(all[role].bytes() + bytes, 0, longest - bytes);
+    }
+    from.push_back(bytes != 0 ? all[role].bytes() : zeros_.bytes());
+  }
+  for (unsigned role = data; role < plan_.hosts; ++role) {
+    auto block = new_block();
+    if (!block.ok()) return block.error();
+    all[role] = std::move(*block);
+    to.push_back(all[role].bytes());
+  }
+  code_->encode(from, to, longest);
+  for (unsigned role = data + 1; role < plan_.hosts; ++role)
+    CKPT_TRY(send(striping_->host_of(role, stripe), {kBlock, role, stripe}, all[role].span().first(longest)));
+  return std::move(all[data]);
 }
 
 Result<void> Exchange::encode(uint64_t first, uint64_t end) {
   const unsigned data = striping_->data(), self = plan_.self;
-  std::map<uint64_t, Block> mine;  // of stripes that this host encodes, but then it holds a check
+  std::map<uint64_t, Block> mine;
   for (uint64_t s = first; s < end; ++s) {
-    const unsigned role = striping_->role_of(self, s);
-    if (role >= data) continue;
-    auto block = own_block(s);
+    if (striping_->encoder_of(s) != self || longest_of(s) == 0) continue;
+    auto block = encode_stripe(s);
     if (!block.ok()) return block.error();
-    CKPT_TRY(send(striping_->encoder_of(s), kBlock, s, role, block->span()));
+    mine[s] = std::move(*block);
   }
   for (uint64_t s = first; s < end; ++s) {
-    if (striping_->encoder_of(s) != self) continue;
-    std::vector<Block> all(plan_.hosts);
-    std::vector<const std::byte*> from;
-    std::vector<std::byte*> to;
-    for (unsigned role = 0; role < data; ++role) {
+    const unsigned role = striping_->role_of(self, s);
+    if (role < data) continue;
+    if (longest_of(s) == 0) {
+      checks_sum_.add_zeros(kStripeBlock);
+    } else if (role == data) {
+      CKPT_TRY(keep(s, mine[s]));
+    } else {
       auto block = await(s, role);
       if (!block.ok()) return block.error();
-      all[role] = std::move(*block);
-      from.push_back(all[role].bytes.get());
+      CKPT_TRY(keep(s, *block));
     }
-    for (unsigned role = data; role < plan_.hosts; ++role) to.push_back(all[role].bytes.get());
-    code_->encode(from, to, kStripeBlock);
-    CKPT_TRY(keep(s, all[data]));
-    for (unsigned role = data + 1; role < plan_.hosts; ++role)
-      CKPT_TRY(send(striping_->host_of(role, s), kBlock, s, role, all[role].span()));
-  }
-  for (uint64_t s = first; s < end; ++s) {
-    const unsigned role = striping_->role_of(self, s);
-    if (role <= data) continue;
-    auto block = await(s, role);
-    if (!block.ok()) return block.error();
-    CKPT_TRY(keep(s, *block));
   }
   return {};
 }
 
 Result<void> Exchange::rebuild(uint64_t first, uint64_t end) {
   const unsigned self = plan_.self;
-  for (uint64_t s = first; s < end && !is_lost(self); ++s) {
-    auto block = own_block(s);
-    if (!block.ok()) return block.error();
-    for (unsigned host = 0; host < plan_.hosts; ++host) {
-      if (is_lost(host)) CKPT_TRY(send(host, kBlock, s, striping_->role_of(self, s), block->span()));
-    }
-  }
   for (uint64_t s = first; s < end && is_lost(self); ++s) {
+    const uint64_t longest = longest_of(s);
+    if (longest == 0) continue;
     std::vector<Block> all(plan_.hosts);
     std::vector<std::byte*> blocks;
     std::vector<bool> lost(plan_.hosts);
     for (unsigned role = 0; role < plan_.hosts; ++role) {
       lost[role] = is_lost(striping_->host_of(role, s));
-      if (!lost[role]) {
-        auto block = await(s, role);
+      const uint64_t bytes = bytes_of(role, s);
+      const bool comes = !lost[role] && bytes != 0;
+      if (comes || lost[role]) {
+        auto block = comes ? await(s, role) : new_block();
         if (!block.ok()) return block.error();
         all[role] = std::move(*block);
+        if (comes) memset(all[role].bytes() + bytes, 0, longest - bytes);
       }
-      blocks.push_back(all[role].bytes.get());
+      blocks.push_back(all[role] ? all[role].bytes() : zeros_.bytes());
     }
-    CKPT_TRY(code_->recover(blocks, lost, kStripeBlock));
+    CKPT_TRY(code_->recover(blocks, lost, longest));
     CKPT_TRY(keep(s, all[striping_->role_of(self, s)]));
   }
   return {};
@@ -310,29 +299,28 @@ Result<void> Exchange::run(const ExchangePlan& plan, PartStream& stream, int che
   stripes_ = striping_->stripes_for(plan_.lengths);
   batch_stripes_ = plan_.lost.empty() ? kCyclesInBatch * plan_.hosts : kStripesInBatch;
   finished_.assign(plan_.hosts, 0);
-  CKPT_TRY(meet_all());
-  for (uint64_t first = 0, batch = 0; first < stripes_; first += batch_stripes_, ++batch) {
-    const uint64_t end = std::min(first + batch_stripes_, stripes_);
+  auto zeros = new_block();
+  if (!zeros.ok()) return zeros.error();
+  zeros_ = std::move(*zeros);
+  memset(zeros_.bytes(), 0, kStripeBlock);
+  if (plan_.lost.empty() || is_lost(plan_.self)) CKPT_TRY(begin_checks());
+  // Whoever has met all begins to send.
+  struct Hearing {
+    Hearing(Mesh& at, MeshListener* who) : mesh(at) { mesh.hear(who); }
+    ~Hearing() { mesh.hear(nullptr); }
+    Mesh& mesh;
+  } hearing(mesh_, this);
+  if (!plan_.ports.empty()) CKPT_TRY(mesh_.meet({plan_.self, plan_.secret, plan_.addresses, plan_.ports}));
+  CKPT_TRY(send_blocks(0, batch_stripes_));
+  for (uint64_t batch = 0; batch < batches(); ++batch) {
+    const uint64_t first = batch * batch_stripes_, end = std::min(first + batch_stripes_, stripes_);
     if (batch == 1) points::at("exchange.batch");
+    CKPT_TRY(await_finished(batch));
+    CKPT_TRY(send_blocks(end, end + batch_stripes_));
     CKPT_TRY(plan_.lost.empty() ? encode(first, end) : rebuild(first, end));
-    CKPT_TRY(finish_batch(batch));
+    CKPT_TRY(finish_batch());
   }
-  return {};
-}
-
-Exchange::~Exchange() {
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    ending_ = true;
-    for (const int fd : open_) shutdown(fd, SHUT_RDWR);
-  }
-  for (cluster::SealedLink& link : to_) link.close();
-  if (acceptor_.joinable()) acceptor_.join();
-  {
-    const std::lock_guard<std::mutex> guard(lock_);
-    for (const int fd : open_) shutdown(fd, SHUT_RDWR);
-  }
-  for (std::thread& t : receivers_) t.join();
+  return await_finished(batches());
 }
 
 }  // namespace ckpt::keeper

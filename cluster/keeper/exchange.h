@@ -2,12 +2,13 @@
 // After hosts were lost: the hosts that are left send their blocks, and the new hosts compute what is lost.
 //
 // Owner: cluster/keeper. One object for one checkpoint, in a process of its own, at low priority while it makes checks.
-//        One thread accepts, one for each peer receives; the caller's thread does all else. Memory: the blocks of two
-//        batches, whatever a peer sends.
-// Never: changes a part that is not lost; takes blocks of a peer that does not know the secret.
+//        The mesh's threads receive; the caller's thread does all else. Memory: the blocks of two batches, whatever a peer
+//        sends.
+// Never: changes a part that is not lost; takes a block that nobody asked for.
 //
-// No host begins a batch before all have finished the batch before. So the blocks under way are bounded, and every
-// block is received at once: no host waits for a place in a queue.
+// A host sends the blocks of a batch while the batch before is computed, but not before all hosts have finished the one
+// before that. So the blocks under way are bounded, and every block is received at once: no host waits for a place in a
+// queue. What is known to be zero, behind the end of a stream, is neither sent nor computed.
 #pragma once
 
 #include <condition_variable>
@@ -15,12 +16,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "cluster/keeper/mesh.h"
 #include "cluster/keeper/part_stream.h"
+#include "cluster/keeper/running_sum.h"
 #include "cluster/keeper/striping.h"
-#include "cluster/link/sealed_link.h"
 #include "cluster/redundancy/code.h"
 
 namespace ckpt::keeper {
@@ -30,68 +31,64 @@ struct ExchangePlan {
   unsigned hosts = 0, self = 0;
   cluster::Secret secret{};
   std::vector<std::string> addresses;  // of all
-  std::vector<int> ports;
-  std::vector<uint64_t> lengths;  // of all streams, bytes
-  std::vector<bool> lost;         // empty: none; their streams and checks are computed
+  std::vector<int> ports;              // empty: the mesh has met before
+  std::vector<uint64_t> lengths;       // of all streams, bytes
+  std::vector<bool> lost;              // empty: none; their streams and checks are computed
 };
 
-class Exchange {
+class Exchange final : public MeshListener {
  public:
-  // Listens; the port goes to the others.
-  Result<int> listen(const std::string& address);
+  // The mesh listens, or has met the same hosts before.
+  explicit Exchange(Mesh& mesh) : mesh_(mesh) {}
   // stream: this host's. checks: its file of checks, open; `checks_at`: where in it they begin. Without `lost` the checks
   // are written. With `lost`, a lost host writes both, every other host reads both.
   Result<void> run(const ExchangePlan& plan, PartStream& stream, int checks, uint64_t checks_at);
-  ~Exchange();
+  // XXH3 of the stream and of all of the file of checks, as they went through run(). Only without `lost`.
+  uint64_t sum_of_stream() const { return stream_sum_.value(); }
+  uint64_t sum_of_checks() const { return checks_sum_.value(); }
 
  private:
-  struct Block {
-    Block()
-        : bytes(static_cast<std::byte*>(std::aligned_alloc(redundancy::Code::kAlignment, kStripeBlock)),
-                &std::free) {}
-    std::unique_ptr<std::byte, decltype(&std::free)> bytes;
-    std::span<std::byte> span() const { return {bytes.get(), kStripeBlock}; }
-  };
   using Key = std::pair<uint64_t, unsigned>;  // stripe, role
 
-  Result<void> meet_all();
-  void accept_all();
-  void greet(ScopedFd peer);
-  // messages: what the host has sent already, behind its hello.
-  void receive_from(unsigned host, cluster::SealedLink link, std::vector<std::string> messages);
-  bool take(unsigned host, std::string_view message);
+  bool take(unsigned host, const MessageHead& head, Block block, size_t bytes) override;
+  void gone(unsigned host) override;
   void fail(const std::string& why);
   Error failed() const;
-  Result<void> send(unsigned host, uint32_t kind, uint64_t stripe, unsigned role,
-                    std::span<const std::byte> bytes);
+  Result<void> send(unsigned host, const MessageHead& head, std::span<const std::byte> bytes);
+  Result<void> sent(unsigned host);
+  Result<Block> new_block();
   Result<Block> await(uint64_t stripe, unsigned role);
-  Result<void> finish_batch(uint64_t batch);
+  Result<void> await_finished(uint64_t batches);
+  Result<void> finish_batch();
+  uint64_t batches() const { return (stripes_ + batch_stripes_ - 1) / batch_stripes_; }
+  Result<void> begin_checks();
+  Result<void> send_blocks(uint64_t first, uint64_t end);
+  Result<void> send_for_encoding(uint64_t stripe);
+  Result<void> send_for_rebuilding(uint64_t stripe);
   Result<void> encode(uint64_t first, uint64_t end);
+  Result<Block> encode_stripe(uint64_t stripe);
   Result<void> rebuild(uint64_t first, uint64_t end);
-  Result<Block> own_block(uint64_t stripe) const;
+  Result<void> read_own(uint64_t stripe, std::span<std::byte> block) const;
   Result<void> keep(uint64_t stripe, const Block& block);
   bool is_lost(unsigned host) const { return !plan_.lost.empty() && plan_.lost[host]; }
+  uint64_t bytes_of(unsigned role, uint64_t stripe) const;
+  uint64_t longest_of(uint64_t stripe) const;
 
+  Mesh& mesh_;
   ExchangePlan plan_;
   std::unique_ptr<Striping> striping_;
   std::unique_ptr<redundancy::Code> code_;
   PartStream* stream_ = nullptr;
   int checks_ = -1;
-  uint64_t checks_at_ = 0, stripes_ = 0, batch_stripes_ = 0;
-  ScopedFd listener_;
-  std::vector<cluster::SealedLink> to_;  // each only sends
-  std::thread acceptor_;
-  std::vector<std::thread> receivers_;
+  uint64_t checks_at_ = 0, stripes_ = 0, batch_stripes_ = 1;
+  Block zeros_;
+  RunningSum stream_sum_, checks_sum_;
 
   std::mutex lock_;  // all below
   std::condition_variable changed_;
   std::map<Key, Block> arrived_;
   std::vector<uint64_t> finished_;  // batches, of each host
   std::string why_;
-  unsigned met_ = 0, greeted_ = 0;  // threads that greet or receive
-  std::vector<bool> seen_;
-  bool ending_ = false;
-  std::vector<int> open_;  // of who is greeted or received from
 };
 
 }  // namespace ckpt::keeper

@@ -6,10 +6,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <memory>
+
+#include "cluster/keeper/running_sum.h"
 
 namespace ckpt::keeper {
 
@@ -147,28 +148,24 @@ Result<void> PartStream::dress() {
 }
 
 Result<uint64_t> PartStream::checksum() const {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              XXH3_freeState);
-  XXH3_64bits_reset(state.get());
+  RunningSum sum;
   std::vector<std::byte> step(kStep);
   for (uint64_t at = 0; at < bytes_; at += kStep) {
     const std::span<std::byte> part = std::span(step).first(std::min<uint64_t>(kStep, bytes_ - at));
     CKPT_TRY(read(at, part));
-    XXH3_64bits_update(state.get(), part.data(), part.size());
+    sum.add(part);
   }
-  return XXH3_64bits_digest(state.get());
+  return sum.value();
 }
 
 Result<uint64_t> checksum_of(int fd) {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              XXH3_freeState);
-  XXH3_64bits_reset(state.get());
+  RunningSum sum;
   std::vector<std::byte> step(kStep);
   for (off_t at = 0;;) {
     const ssize_t n = pread(fd, step.data(), step.size(), at);
     if (n < 0) return cannot("read", "a file of checks");
-    if (n == 0) return XXH3_64bits_digest(state.get());
-    XXH3_64bits_update(state.get(), step.data(), static_cast<size_t>(n));
+    if (n == 0) return sum.value();
+    sum.add(std::span(step).first(static_cast<size_t>(n)));
     at += n;
   }
 }

@@ -25,7 +25,7 @@ struct Hello {
   char magic[8];
   uint8_t key[crypto_kx_PUBLICKEYBYTES];
 };
-constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '1'};
+constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '2'};
 
 bool send_all(int fd, const void* bytes, size_t n) {
   const char* at = static_cast<const char*>(bytes);
@@ -85,12 +85,13 @@ void sign(uint8_t (&mac)[crypto_auth_BYTES], const Secret& secret, uint8_t side,
 }
 
 // The key of a direction depends on the secret as well, not on the keys of this connection alone.
-void mix(uint8_t (&key)[crypto_kx_SESSIONKEYBYTES], const Secret& secret) {
-  static_assert(crypto_kx_SESSIONKEYBYTES == crypto_secretstream_xchacha20poly1305_KEYBYTES);
-  uint8_t out[crypto_kx_SESSIONKEYBYTES];
-  crypto_generichash(out, sizeof(out), key, sizeof(key), secret.data(), secret.size());
-  std::memcpy(key, out, sizeof(key));
-  sodium_memzero(out, sizeof(out));
+MessageCipher cipher_of(uint8_t (&key)[crypto_kx_SESSIONKEYBYTES], const Secret& secret) {
+  MessageCipher::Key mixed;
+  crypto_generichash(mixed.data(), mixed.size(), key, sizeof(key), secret.data(), secret.size());
+  sodium_memzero(key, sizeof(key));
+  MessageCipher cipher(mixed);
+  sodium_memzero(mixed.data(), mixed.size());
+  return cipher;
 }
 
 Error broken(const char* what) { return make_error(ExitCode::kIo, errno, "the other host {}", what); }
@@ -147,16 +148,9 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
                        : crypto_kx_server_session_keys(receive_key, send_key, own.key, own_secret, other.key);
   sodium_memzero(own_secret, sizeof(own_secret));
   if (made != 0) return make_error(ExitCode::kPermission, 0, "the other end has sent a key that is none");
-  mix(receive_key, secret);
-  mix(send_key, secret);
   SealedLink link;
-  uint8_t header[crypto_secretstream_xchacha20poly1305_HEADERBYTES];
-  crypto_secretstream_xchacha20poly1305_init_push(&link.to_, header, send_key);
-  bool good = send_all(fd, header, sizeof(header)) && receive_all(fd, header, sizeof(header), deadline_ns);
-  good = good && crypto_secretstream_xchacha20poly1305_init_pull(&link.from_, header, receive_key) == 0;
-  sodium_memzero(receive_key, sizeof(receive_key));
-  sodium_memzero(send_key, sizeof(send_key));
-  if (!good) return broken("went away");
+  link.to_ = cipher_of(send_key, secret);
+  link.from_ = cipher_of(receive_key, secret);
   link.socket_ = std::move(socket);
   return link;
 }
@@ -166,14 +160,65 @@ void SealedLink::allow_silence(int ms) {
 }
 
 bool SealedLink::send(std::string_view message) {
-  if (!valid() || message.size() > kMostBytes) return false;
-  std::string frame(sizeof(uint32_t) + message.size() + crypto_secretstream_xchacha20poly1305_ABYTES, '\0');
-  const auto length = static_cast<uint32_t>(frame.size() - sizeof(uint32_t));
-  std::memcpy(frame.data(), &length, sizeof(length));
-  crypto_secretstream_xchacha20poly1305_push(&to_, reinterpret_cast<uint8_t*>(frame.data()) + sizeof(length),
-                                             nullptr, reinterpret_cast<const uint8_t*>(message.data()),
-                                             message.size(), nullptr, 0, 0);
-  return send_all(fd(), frame.data(), frame.size());
+  if (message.size() > kMostBytes) return false;
+  std::memcpy(compose(message.size()).data(), message.data(), message.size());
+  return send_composed();
+}
+
+// A frame: the length of what follows, the sealed message, its tag.
+constexpr size_t kTag = MessageCipher::kTagBytes;
+
+std::span<const uint8_t> octets(const uint32_t& length) {
+  return {reinterpret_cast<const uint8_t*>(&length), sizeof(length)};
+}
+
+std::span<std::byte> SealedLink::compose(size_t bytes) {
+  const size_t frame = sizeof(uint32_t) + bytes + kTag;
+  if (composed_.size() < frame) composed_.resize(frame);
+  composed_bytes_ = bytes;
+  return std::span(composed_).subspan(sizeof(uint32_t), bytes);
+}
+
+bool SealedLink::send_composed() {
+  if (!valid() || composed_bytes_ > kMostBytes) return false;
+  const auto length = static_cast<uint32_t>(composed_bytes_ + kTag);
+  std::memcpy(composed_.data(), &length, sizeof(length));
+  auto* message = reinterpret_cast<uint8_t*>(composed_.data()) + sizeof(length);
+  return to_.seal(octets(length), {message, composed_bytes_}, message + composed_bytes_) &&
+         send_all(fd(), composed_.data(), sizeof(length) + length);
+}
+
+bool SealedLink::open_frame(std::span<const uint8_t> sealed, uint8_t* message) {
+  const auto length = static_cast<uint32_t>(sealed.size());
+  return from_.open(octets(length), sealed.first(length - kTag), sealed.data() + length - kTag, message);
+}
+
+// From what receive() has read already, and then from the socket.
+bool SealedLink::take_bytes(std::byte* to, size_t bytes) {
+  const size_t known = std::min(bytes, buffer_.size());
+  std::memcpy(to, buffer_.data(), known);
+  buffer_.erase(0, known);
+  for (size_t done = known; done < bytes;) {
+    const ssize_t n = ::recv(fd(), to + done, bytes - done, MSG_WAITALL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+std::optional<size_t> SealedLink::receive_into(std::span<std::byte> room) {
+  std::array<std::byte, sizeof(uint32_t)> prefix;
+  uint32_t length = 0;
+  if (!valid() || !take_bytes(prefix.data(), prefix.size())) return std::nullopt;
+  std::memcpy(&length, prefix.data(), sizeof(length));
+  if (length < kTag || length - kTag > room.size()) return std::nullopt;
+  if (sealed_.size() < length) sealed_.resize(length);
+  if (!take_bytes(sealed_.data(), length) ||
+      !open_frame({reinterpret_cast<const uint8_t*>(sealed_.data()), length},
+                  reinterpret_cast<uint8_t*>(room.data())))
+    return std::nullopt;
+  return length - kTag;
 }
 
 bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
@@ -184,15 +229,11 @@ bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
     uint32_t length = 0;
     while (buffer_.size() - at >= sizeof(length)) {
       std::memcpy(&length, buffer_.data() + at, sizeof(length));
-      if (length < crypto_secretstream_xchacha20poly1305_ABYTES ||
-          length > kMostBytes + crypto_secretstream_xchacha20poly1305_ABYTES)
-        return false;
+      if (length < kTag || length > kMostBytes + kTag) return false;
       if (buffer_.size() - at - sizeof(length) < length) break;
-      std::string message(length - crypto_secretstream_xchacha20poly1305_ABYTES, '\0');
-      if (crypto_secretstream_xchacha20poly1305_pull(
-              &from_, reinterpret_cast<uint8_t*>(message.data()), nullptr, nullptr,
-              reinterpret_cast<const uint8_t*>(buffer_.data()) + at + sizeof(length), length, nullptr,
-              0) != 0)
+      std::string message(length - kTag, '\0');
+      if (!open_frame({reinterpret_cast<const uint8_t*>(buffer_.data()) + at + sizeof(length), length},
+                      reinterpret_cast<uint8_t*>(message.data())))
         return false;
       at += sizeof(length) + length;
       messages.push_back(std::move(message));

@@ -1,6 +1,6 @@
 // A connection between two processes that know the same secret: each proves it to the other, and messages are
 // encrypted and in order. X25519 keys made for the connection (crypto_kx), authenticated by the secret
-// (crypto_auth); then crypto_secretstream in each direction.
+// (crypto_auth); then a key for each direction (message_cipher.h).
 //
 // Owner:     cluster. Callers: head, agents, ckpt-on, exchanges of keepers; one thread for each link.
 // Never:     takes a byte for a message before the other end has proved the secret.
@@ -10,11 +10,15 @@
 #include <sodium.h>
 
 #include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "cluster/link/message_cipher.h"
 
 namespace ckpt::cluster {
 
@@ -40,9 +44,23 @@ class SealedLink {
 
   // False: the other end is gone, has not read for 10 s, or the message is longer than kMostBytes.
   bool send(std::string_view message);
+  // The same without a copy: room for a message of so many bytes, which are encrypted where they are; then that it is sent.
+  // The room is valid until the next call that sends.
+  std::span<std::byte> compose(size_t bytes);
+  bool send_composed();
   // Appends the messages that have arrived; with `wait` it waits for the first, without a limit. False: the other end
   // is gone, or bytes came that do not authenticate; `messages` has what came before.
   bool receive(std::vector<std::string>& messages, bool wait);
+
+  // The next message, decrypted into `room`; waits for it without a limit. Its length; nothing: as receive()'s false, or
+  // it is longer than the room. Takes no byte behind it.
+  std::optional<size_t> receive_into(std::span<std::byte> room);
+
+  // For a link that carries much, in a process that is not checkpointed: see message_cipher.h.
+  void use_libcrypto() {
+    to_.use_libcrypto(true);
+    from_.use_libcrypto(false);
+  }
 
   // How long the other end's kernel may be silent before the connection breaks; kSilenceMs unless set.
   void allow_silence(int ms);
@@ -56,11 +74,16 @@ class SealedLink {
   static constexpr int kSilenceMs = 15'000;
 
  private:
+  bool open_frame(std::span<const uint8_t> sealed, uint8_t* message);
+  bool take_bytes(std::byte* to, size_t bytes);
   static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms);
 
   ScopedFd socket_;
-  crypto_secretstream_xchacha20poly1305_state to_{}, from_{};
+  MessageCipher to_, from_;
   std::string buffer_;  // received, not decrypted
+  // They grow to the longest message of compose() and receive_into().
+  std::vector<std::byte> composed_, sealed_;
+  size_t composed_bytes_ = 0;
 };
 
 // Addresses are numbers, IPv4 or IPv6. listen_at: a listening socket of this host; port 0: any, *got_port says which.

@@ -37,6 +37,8 @@ class Code {
   // Of a block's length, bytes. Blocks begin at addresses that are multiples of kAlignment.
   virtual size_t multiple() const { return kAlignment; }
   static constexpr size_t kAlignment = 64;
+  // Byte n of each check comes of byte n of the data: so where the data ends in zeros, the checks do.
+  virtual bool by_place() const { return true; }
 
   // All checks from all data.
   virtual void encode(ConstBlocks data, Blocks checks, size_t bytes) const = 0;

@@ -30,6 +30,7 @@ class EvenOdd final : public Code {
   explicit EvenOdd(const Scheme& scheme) : Code(scheme), p_(prime_for(scheme.data)) {}
 
   size_t multiple() const override { return (p_ - 1) * kRow; }
+  bool by_place() const override { return false; }
 
   void encode(ConstBlocks data, Blocks checks, size_t bytes) const override {
     const size_t row = bytes / (p_ - 1);

@@ -55,12 +55,12 @@ TEST(PartFile, NamesStayInTheDirectory) {
 }
 
 // As processes: each ends with its host's work.
-using Exchanges = std::vector<std::unique_ptr<Exchange>>;
-Exchanges listening(size_t hosts, std::vector<int>& ports) {
-  Exchanges all;
+using Meshes = std::vector<std::unique_ptr<Mesh>>;
+Meshes listening(size_t hosts, std::vector<int>& ports) {
+  Meshes all;
   ports.clear();
   for (size_t h = 0; h < hosts; ++h) {
-    all.push_back(std::make_unique<Exchange>());
+    all.push_back(std::make_unique<Mesh>());
     ports.push_back(*all.back()->listen("127.0.0.1"));
   }
   return all;
@@ -120,19 +120,26 @@ class Job {
     host.sum = *host.stream->checksum();
   }
 
-  // What each host says of it.
+  // What each host says of it. Over connections that are there, or over new ones that stay.
   std::vector<std::string> run(const std::vector<bool>& lost) {
     plan_.lost = lost;
-    Exchanges exchanges = listening(hosts_.size(), plan_.ports);
+    plan_.ports.clear();
+    if (meshes_.empty()) meshes_ = listening(hosts_.size(), plan_.ports);
     std::vector<std::string> said(hosts_.size());
     std::vector<std::thread> threads;
     for (size_t h = 0; h < hosts_.size(); ++h) {
       threads.emplace_back([&, h] {
         ExchangePlan plan = plan_;
         plan.self = static_cast<unsigned>(h);
-        const auto done = exchanges[h]->run(plan, *hosts_[h].stream, hosts_[h].checks.get(), 0);
-        exchanges[h].reset();
-        if (!done.ok()) said[h] = done.error().message();
+        Exchange exchange(*meshes_[h]);
+        const auto done = exchange.run(plan, *hosts_[h].stream, hosts_[h].checks.get(), 0);
+        if (!done.ok()) {
+          said[h] = done.error().message();
+          meshes_[h].reset();
+        } else if (lost.empty()) {
+          EXPECT_EQ(exchange.sum_of_stream(), hosts_[h].sum);
+          EXPECT_EQ(exchange.sum_of_checks(), *checksum_of(hosts_[h].checks.get()));
+        }
       });
     }
     for (std::thread& t : threads) t.join();
@@ -175,6 +182,7 @@ class Job {
 
   std::vector<Host> hosts_;
   ExchangePlan plan_;
+  Meshes meshes_;
 };
 
 // Lengths around blocks and batches, none at all, and several files.
@@ -206,11 +214,59 @@ TEST(Exchange, GivesBackWhatWasLost) {
   }
 }
 
+// The checks are what the code makes of all blocks, also where what is known to be zero is left out.
+TEST(Exchange, ChecksAreThoseOfWholeBlocks) {
+  for (auto [scheme, hosts] : {std::pair("parity", 3u), {"rs:3+2", 5u}, {"evenodd", 6u}, {"parity:2", 5u}}) {
+    SCOPED_TRACE(scheme);
+    Job job(scheme, parts(hosts));
+    job.protect();
+    const Striping s(job.plan_.scheme, hosts);
+    const auto code = std::move(*redundancy::Code::make(job.plan_.scheme));
+    const uint64_t stripes = s.stripes_for(job.plan_.lengths);
+    BlockPool pool;
+    for (uint64_t stripe = 0; stripe < stripes; ++stripe) {
+      std::vector<Block> blocks(hosts);
+      std::vector<const std::byte*> data;
+      std::vector<std::byte*> checks;
+      for (unsigned role = 0; role < hosts; ++role) {
+        blocks[role] = pool.take();
+        const Host& host = job.hosts_[s.host_of(role, stripe)];
+        if (role >= s.data()) {
+          checks.push_back(blocks[role].bytes());
+          continue;
+        }
+        const uint64_t at = s.block_of(s.host_of(role, stripe), stripe) * kStripeBlock;
+        ASSERT_TRUE(host.stream->read(at, blocks[role].span()).ok());
+        data.push_back(blocks[role].bytes());
+      }
+      code->encode(data, checks, kStripeBlock);
+      for (unsigned role = s.data(); role < hosts; ++role) {
+        const Host& host = job.hosts_[s.host_of(role, stripe)];
+        std::vector<std::byte> kept(kStripeBlock);
+        const uint64_t at = s.check_of(s.host_of(role, stripe), stripe) * kStripeBlock;
+        ASSERT_EQ(pread(host.checks.get(), kept.data(), kept.size(), static_cast<off_t>(at)),
+                  static_cast<ssize_t>(kept.size()));
+        EXPECT_TRUE(std::equal(kept.begin(), kept.end(), blocks[role].bytes())) << stripe << " " << role;
+      }
+    }
+  }
+}
+
+TEST(Exchange, OneHostsEndIsSeenBetweenExchanges) {
+  Job job("parity", parts(3));
+  job.protect();
+  for (const auto& mesh : job.meshes_) EXPECT_TRUE(mesh->whole());
+  job.meshes_[1].reset();
+  for (const unsigned h : {0u, 2u}) {
+    while (job.meshes_[h]->whole()) std::this_thread::yield();
+  }
+}
+
 TEST(Exchange, AHostThatGoesEndsItForAll) {
   Job job("parity", parts(3));
   // It does not fit: its stream is of another length than the others were told, so it stops in the middle.
   job.plan_.lengths[1] = 100 * kStripeBlock;
-  Exchanges exchanges = listening(3, job.plan_.ports);
+  Meshes meshes = listening(3, job.plan_.ports);
   std::vector<std::thread> threads;
   std::vector<std::string> said(3);
   for (unsigned h = 0; h < 3; ++h) {
@@ -219,9 +275,9 @@ TEST(Exchange, AHostThatGoesEndsItForAll) {
       plan.self = h;
       // A file of checks that takes nothing: a keeper that is full.
       const ScopedFd full(open("/dev/full", O_RDWR | O_CLOEXEC));
-      auto exchange = std::move(exchanges[h]);
-      const auto done =
-          exchange->run(plan, *job.hosts_[h].stream, h == 1 ? full.get() : job.hosts_[h].checks.get(), 0);
+      const auto mesh = std::move(meshes[h]);
+      const auto done = Exchange(*mesh).run(plan, *job.hosts_[h].stream,
+                                            h == 1 ? full.get() : job.hosts_[h].checks.get(), 0);
       if (!done.ok()) said[h] = done.error().message();
     });
   }
@@ -231,7 +287,7 @@ TEST(Exchange, AHostThatGoesEndsItForAll) {
 
 TEST(Exchange, AStrangerIsNotHeard) {
   Job job("parity", parts(3));
-  Exchanges exchanges = listening(3, job.plan_.ports);
+  Meshes meshes = listening(3, job.plan_.ports);
   std::vector<ScopedFd> strangers;
   for (const int port : job.plan_.ports) {
     auto fd = cluster::connect_to("127.0.0.1", port, 1000);
@@ -250,7 +306,7 @@ TEST(Exchange, AStrangerIsNotHeard) {
     threads.emplace_back([&, h] {
       ExchangePlan plan = job.plan_;
       plan.self = h;
-      const auto done = exchanges[h]->run(plan, *job.hosts_[h].stream, job.hosts_[h].checks.get(), 0);
+      const auto done = Exchange(*meshes[h]).run(plan, *job.hosts_[h].stream, job.hosts_[h].checks.get(), 0);
       EXPECT_TRUE(done.ok()) << done.error().message();
     });
   }

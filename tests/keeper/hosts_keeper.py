@@ -17,6 +17,7 @@ class Redundancy(KeptHosts):
         # No image is on a disk.
         self.assertEqual(glob.glob(self.images + "/**/*.ckpt", recursive=True), [])
         self.now(job.pid)
+        self.check_exchanges_stay(job)
         self.end_job(job)
         self.hosts.crash("h2")
         second = self.bring_back("h1,h4,h3", "second")
@@ -30,6 +31,25 @@ class Redundancy(KeptHosts):
         third = self.bring_back("h1,h4,h3", "third")
         self.running("h3", "/usr/bin/python3")
         self.check_end(third, "third")
+
+    def exchanges(self):
+        return [[pid for pid, words in self.hosts.processes(h) if words.endswith("keeper-exchange")] for h in ("h1", "h2", "h3")]
+
+    def connections(self):
+        return [self.hosts.run(h, "sh", "-c", f"ls -l /proc/{pids[0]}/fd | grep -o 'socket:.*'").stdout for h, pids in zip(("h1", "h2", "h3"), self.exchanges())]
+
+    def check_exchanges_stay(self, job):
+        """What makes checks serves one checkpoint after the other, with the connections that it has; where it ends in between, another one does."""
+        before, connections = self.exchanges(), self.connections()
+        self.assertEqual([len(pids) for pids in before], [1, 1, 1])
+        self.now(job.pid)
+        self.assertEqual(self.exchanges(), before)
+        self.assertEqual(self.connections(), connections)
+        self.hosts.run("h2", "kill", "-9", str(before[1][0]))
+        wait_for("its end", lambda: self.exchanges()[1] == [])
+        self.now(job.pid)
+        after = self.exchanges()
+        self.assertEqual([after[0], after[2], len(after[1])], [before[0], before[2], 1])
 
     def parts_of(self, host):
         """Of the host's keeper: checkpoint, bytes of its part, bytes of its checks."""

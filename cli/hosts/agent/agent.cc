@@ -92,7 +92,9 @@ void Agent::loop() {
     const auto speaks = [&](const auto& part, const pollfd& p) {
       return p.revents != 0 && part.running() && part.fd() == p.fd;
     };
-    if (speaks(exchange_, polls[4])) tell(said_in_exchange(exchange_.hear(), exchange_.id()));
+    if (speaks(exchange_, polls[4])) {
+      if (Json said = exchange_.hear(); !said.is_null()) tell(said_in_exchange(said, exchange_.id()));
+    }
     if (speaks(save_, polls[5])) tell(said_in_save(save_.hear(), save_.id()));
     if (speaks(back_, polls[6])) tell(said_in_back(back_.hear(), back_.id()));
     if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {

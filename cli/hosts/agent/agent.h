@@ -66,7 +66,8 @@ class Agent {
   int root_ = -1;  // of restarted processes, the first
   cluster::AgentMachine machine_;
   LocalCheckpoint local_;
-  ExchangeProcess exchange_{"keeper-exchange"}, save_{"keeper-save"}, back_{"back-part"};
+  ExchangeProcess exchange_{"keeper-exchange", ExchangeProcess::Life::kStays}, save_{"keeper-save"},
+      back_{"back-part"};
   Answer lines_;
   std::optional<Error> error_;
   uint32_t attempt_ = 1;

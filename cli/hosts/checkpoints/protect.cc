@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/job/hosts_manifest.h"
@@ -70,6 +72,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
                                    const Meanwhile& meanwhile) {
   const uint64_t id = plan.at("id");
   plan["secret"] = cluster::hex_of(cluster::make_secret());
+  plan["connect"] = cluster::hex_of(cluster::make_secret());  // a name: no two are the same
   plan["addresses"] = Json::array();
   for (const CrewHost& h : crew.hosts()) plan["addresses"].push_back(h.address);
   const Json record = plan.value("record", Json::array());
@@ -92,6 +95,9 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
     lengths.push_back(p.value("bytes", uint64_t{0}));
   }
   all["lengths"] = lengths;
+  const std::string connected = ports->front().value("connected", "");
+  const auto has_them = [&](const Json& p) { return p.value("connected", "") == connected; };
+  if (!connected.empty() && std::all_of(ports->begin(), ports->end(), has_them)) all["connected"] = connected;
   crew.tell_all(all);
   auto done = collect(crew, "exchange_done", id, kExchangeNs, meanwhile);
   if (!done.ok()) return give_up(done.error());
@@ -122,7 +128,7 @@ Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManif
   for (size_t i = 0; i < parts.size(); ++i) {
     redundancy["parts"].push_back({{"files", heard[i].value("files", Json::array())},
                                    {"bytes", heard[i].value("bytes", uint64_t{0})},
-                                   {"sum", heard[i].value("sum", "")},
+                                   {"sum", (*done)[i].value("sum", "")},
                                    {"checks", (*done)[i].value("checks", "")}});
   }
   return redundancy;
