@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/check.h"
+#include "job/format/wire.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/stages/file_saver.h"
@@ -69,5 +70,8 @@ struct Attempt {
 // Runs all stages with this back end. When it returns, threads run, and nothing of them is protected unless
 // the watch is kept.
 Result<void> run_stages(Attempt& attempt, BackEnd& back_end);
+
+// What a member of a job tells of its image.
+job::Written told_of(const CheckpointCost& cost);
 
 }  // namespace ckpt

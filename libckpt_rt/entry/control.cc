@@ -193,7 +193,8 @@ void answer_checkpoint(Answer& answer, int fd, const job::TakeOptions& options) 
   answer.line("mappings {}", c.mappings);
   answer.line("descriptors {}", c.descriptors);
   answer.line("attempts {}", c.attempts);
-  answer.line("restartable {}", c.restartable ? "yes" : "no");
+  const bool restartable = c.restartable() && job.why_not_restartable[0] == '\0';
+  answer.line("restartable {}", restartable ? "yes" : "no");
   if (job.members != 0) {
     answer.line("job {}", static_cast<const char*>(job.path));
     answer.line("members {}", job.members);

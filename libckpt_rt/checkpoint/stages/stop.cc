@@ -238,7 +238,7 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
                       "what is under way in a connection cannot be saved; the checkpoint is taken again");
   }
   parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
-  parts_.cost.restartable = can_be_restarted(capture, parts_.space);
+  note_lost_mappings(capture, parts_.space);
   return {};
 }
 
