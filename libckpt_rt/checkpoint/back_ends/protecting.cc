@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "copier/segment_size.h"
@@ -74,8 +75,7 @@ Result<void> ProtectingBackEnd::open_image() {
 void ProtectingBackEnd::buffer_released(void* self, uint32_t buffer) {
   auto& b = *static_cast<ProtectingBackEnd*>(self);
   if (buffer != kNoBuffer) b.pool_.release(buffer);
-  checkpoint_progress::written(b.attempt_.image.sink().memory_bytes() +
-                               b.copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize);
+  checkpoint_progress::written(b.copied_bytes());
 }
 
 void ProtectingBackEnd::add_own_ranges() {
@@ -98,8 +98,15 @@ bool ProtectingBackEnd::writes_at_once() const {
   return pool_size_ == PoolSize::kAsSet || table_.size() > pool_.buffers() / 4 * 3;
 }
 
-void ProtectingBackEnd::expect_progress() {
-  checkpoint_progress::expect(table_.bytes_to_copy() + attempt_.eager.bytes());
+void ProtectingBackEnd::plan() {
+  planned_bytes_ = table_.bytes_to_copy() + attempt_.eager.bytes();
+  checkpoint_progress::expect(planned_bytes_);
+}
+
+// Pages of zeros are not in the image.
+uint64_t ProtectingBackEnd::copied_bytes() {
+  return attempt_.image.sink().memory_bytes() +
+         copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize;
 }
 
 // The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
@@ -197,7 +204,7 @@ void ProtectingBackEnd::choose_next_segment() {
 
 Result<void> ProtectingBackEnd::finish() {
   before_go();
-  expect_progress();
+  plan();
   // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory
   // that came while protection was under way.
   if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) writer_.write();
@@ -226,6 +233,8 @@ Result<void> ProtectingBackEnd::finish() {
   if (!complete) return memory_went();
   // Most threads have left the stop long ago.
   if (const int late = late_signal(); late != 0) return signalled_late(late);
+  // Else an image without some of the memory would pass for whole. commit() asks for what checks have found.
+  CHECK_EQ(planned_bytes_, copied_bytes());
 
   count();
   CKPT_TRY(attempt_.describe());

@@ -101,6 +101,7 @@ class ProtectingBackEnd : public BackEnd {
   SegmentTable& table_;
   BufferPool pool_;
   FilledQueue queue_;
+  uint64_t planned_bytes_ = 0;  // of memory, when the threads stand: what is to be copied
   Copier copier_;
   WriterThread writer_{{attempt_.eager, queue_, pool_, attempt_.image.sink()}};
   OpenPages open_pages_;
@@ -115,7 +116,8 @@ class ProtectingBackEnd : public BackEnd {
   static void buffer_released(void* self, uint32_t buffer);
   bool start_engine();
   bool writes_at_once() const;
-  void expect_progress();
+  void plan();
+  uint64_t copied_bytes();
   void limit_copies_ahead();
   bool copy_all();
   Error memory_went();

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
@@ -251,7 +252,8 @@ void Stop::go() {
 }
 
 void Stop::release() {
-  if (stands_) stop_state.world.release();
+  // Released twice, the threads of the next stop would not wait.
+  if (stands_ && CHECK(stop_state.world.requested())) stop_state.world.release();
   stands_ = false;
 }
 
