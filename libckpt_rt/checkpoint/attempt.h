@@ -37,8 +37,8 @@ struct Outcome {
 };
 
 struct Attempt {
-  Attempt(int64_t requested, CheckpointCost& image_cost, Watch& its_watch)
-      : requested_ns(requested), cost(image_cost), watch(its_watch) {}
+  Attempt(int64_t requested, const Settings& of_user, CheckpointCost& image_cost, Watch& its_watch)
+      : requested_ns(requested), settings(of_user), cost(image_cost), watch(its_watch) {}
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
@@ -51,6 +51,7 @@ struct Attempt {
   Result<void> get_ready(const OtherThreads& others);
 
   const int64_t requested_ns;
+  const Settings& settings;  // back ends and stages are handed these, and fetch none
   int64_t copied_ns = 0;
   CheckpointCost& cost;
   Watch& watch;

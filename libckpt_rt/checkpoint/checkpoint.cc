@@ -107,7 +107,7 @@ Result<CheckpointCost> take_checkpoint() {
     Result<void> result;
     Outcome outcome;
     {
-      Attempt attempt(requested, cost, *watch);
+      Attempt attempt(requested, user_settings(), cost, *watch);
       result = run_attempt(method, attempt);
       points::at("checkpoint.run");
       outcome = attempt.outcome;

@@ -20,7 +20,7 @@
 namespace ckpt {
 
 Result<void> ProtectingBackEnd::reserve(const Room& room) {
-  const uint64_t segment = attempt_.in_force.segment_bytes, set = user_settings().pool_bytes;
+  const uint64_t segment = attempt_.in_force.segment_bytes, set = attempt_.settings.pool_bytes;
   open_pages_.make_list(attempt_.space.arena());
   // A buffer for every segment, and the reserve, which copies in order do not use.
   const uint64_t all = set + most_segments(room.memory, segment) * segment / 3 * 4;
@@ -111,16 +111,16 @@ uint64_t ProtectingBackEnd::copied_bytes() {
 
 // The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
 bool ProtectingBackEnd::start_engine() {
-  if (!user_settings().dma) return false;
+  if (!attempt_.settings.dma) return false;
   DmaSettings settings;
   settings.most_bytes = static_cast<uint32_t>(attempt_.in_force.segment_bytes);
-  settings.burst_bytes = user_settings().dma_burst_bytes;
-  settings.speed.bytes_per_second = user_settings().dma_bytes_per_second;
+  settings.burst_bytes = attempt_.settings.dma_burst_bytes;
+  settings.speed.bytes_per_second = attempt_.settings.dma_bytes_per_second;
   engine_.emplace(source_, copier_.listener(), settings);
   if (engine_->reserve(attempt_.space.arena()) &&
       own_threads.engine.spawn([](void* e) { static_cast<DmaCopyEngine*>(e)->run(); }, &*engine_,
                                DescriptorTable::kShareWithCaller) == 0) {
-    copier_.use(*engine_, user_settings().dma_threshold);
+    copier_.use(*engine_, attempt_.settings.dma_threshold);
     attempt_.in_force.engine = true;
     return true;
   }
@@ -142,7 +142,7 @@ void ProtectingBackEnd::limit_copies_ahead() {
 
 bool ProtectingBackEnd::copy_all() {
   const bool by_engine = start_engine();
-  copier_.set_order(user_settings().order);
+  copier_.set_order(attempt_.settings.order);
   limit_copies_ahead();
   const bool complete = copier_.run(attempt_.in_force.increments);
   if (by_engine) {
@@ -194,7 +194,7 @@ void ProtectingBackEnd::count() {
 
 // While a watch is kept the size stays: what is protected is known by segment.
 void ProtectingBackEnd::choose_next_segment() {
-  if (!user_settings().segment_auto || attempt_.in_force.increments) return;
+  if (!attempt_.settings.segment_auto || attempt_.in_force.increments) return;
   const uint64_t forced = attempt_.cost.forced_copies, in_order = attempt_.cost.sequential_copies;
   const uint64_t bytes = attempt_.in_force.segment_bytes, next = next_segment(bytes, forced, in_order);
   log_format(attempt_.space.log(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10,
