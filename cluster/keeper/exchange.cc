@@ -221,7 +221,7 @@ Result<Exchange::Block> Exchange::own_block(uint64_t stripe) const {
   return block;
 }
 
-Result<void> Exchange::keep(uint64_t stripe, const Block& block) {
+Result<void> Exchange::store_block(uint64_t stripe, const Block& block) {
   if (striping_->role_of(plan_.self, stripe) < striping_->data())
     return stream_->write(striping_->block_of(plan_.self, stripe) * kStripeBlock, block.span());
   const auto at = static_cast<off_t>(checks_at_ + striping_->check_of(plan_.self, stripe) * kStripeBlock);
@@ -256,7 +256,7 @@ Result<void> Exchange::encode(uint64_t first, uint64_t end) {
     }
     for (unsigned role = data; role < plan_.hosts; ++role) to.push_back(all[role].bytes.get());
     code_->encode(from, to, kStripeBlock);
-    CKPT_TRY(keep(s, all[data]));
+    CKPT_TRY(store_block(s, all[data]));
     for (unsigned role = data + 1; role < plan_.hosts; ++role)
       CKPT_TRY(send(striping_->host_of(role, s), kBlock, s, role, all[role].span()));
   }
@@ -265,7 +265,7 @@ Result<void> Exchange::encode(uint64_t first, uint64_t end) {
     if (role <= data) continue;
     auto block = await(s, role);
     if (!block.ok()) return block.error();
-    CKPT_TRY(keep(s, *block));
+    CKPT_TRY(store_block(s, *block));
   }
   return {};
 }
@@ -293,7 +293,7 @@ Result<void> Exchange::rebuild(uint64_t first, uint64_t end) {
       blocks.push_back(all[role].bytes.get());
     }
     CKPT_TRY(code_->recover(blocks, lost, kStripeBlock));
-    CKPT_TRY(keep(s, all[striping_->role_of(self, s)]));
+    CKPT_TRY(store_block(s, all[striping_->role_of(self, s)]));
   }
   return {};
 }

@@ -69,7 +69,7 @@ class Exchange {
   Result<void> encode(uint64_t first, uint64_t end);
   Result<void> rebuild(uint64_t first, uint64_t end);
   Result<Block> own_block(uint64_t stripe) const;
-  Result<void> keep(uint64_t stripe, const Block& block);
+  Result<void> store_block(uint64_t stripe, const Block& block);
   bool is_lost(unsigned host) const { return !plan_.lost.empty() && plan_.lost[host]; }
 
   ExchangePlan plan_;

@@ -26,8 +26,8 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   if (!directory.ok()) return;
   // keep 0: none is ever removed, so do not look at all images, which may be thousands.
   // An image that no restart can use displaces none.
-  if (user_settings().keep != 0 && job::session() == nullptr && cost.restartable()) {
-    auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().keep, key);
+  if (user_settings().images_to_keep != 0 && job::session() == nullptr && cost.restartable()) {
+    auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().images_to_keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
@@ -119,7 +119,7 @@ Result<CheckpointCost> take_checkpoint() {
     }
     if (job::place() != nullptr && outcome.keeps_watch) name_parent(*watch, job::place()->as_parent);
     if (outcome.keeps_watch)
-      watch->keep();
+      watch->become_kept();
     else
       watch->end();
     points::at(outcome.keeps_watch ? "watch.kept" : "watch.ended");

@@ -169,7 +169,7 @@ void Coordinator::prune() {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
     if (key == nullptr || !read_key_file(own_key_file::path(), *key).ok()) return;
   }
-  auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().keep, key);
+  auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().images_to_keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
 }

@@ -82,8 +82,8 @@ Result<void> HandlerBackEnd::agree_on_shared(std::span<Mapping> map) {
   return {};
 }
 
-void HandlerBackEnd::keep_for_others(Addr page) {
-  if (SharedLedger* all = ledger()) all->keep_for_others({page, page + kPageSize});
+void HandlerBackEnd::save_for_others(Addr page) {
+  if (SharedLedger* all = ledger()) all->save_for_others({page, page + kPageSize});
 }
 
 Result<void> HandlerBackEnd::await_sharers(bool complete) {

@@ -77,7 +77,7 @@ class ProtectingBackEnd : public BackEnd {
   // In the stop. Of what was offered the rest becomes kEager.
   virtual Result<void> agree_on_shared(std::span<Mapping>) { return {}; }
   // The page is about to lose its protection.
-  virtual void keep_for_others(Addr) {}
+  virtual void save_for_others(Addr) {}
 
   // Threads still stand: from now on faults and events go to the copier.
   virtual void serve_copier() {}

@@ -9,6 +9,6 @@ constinit Settings kept;
 }
 
 const Settings& user_settings() { return kept; }
-void keep_user_settings(const Settings& settings) { kept = settings; }
+void remember_user_settings(const Settings& settings) { kept = settings; }
 
 }  // namespace ckpt
