@@ -1,5 +1,7 @@
 // Exit codes of `ckpt` and `ckpt-restart` (sysexits.h numbers where one fits), as documented in
 // docs/exit_codes.md. ckpt-restart passes the program's own status through once the program runs.
+//
+// Owner: base. Callers: anybody; an error value carries one (base/result.h).
 #pragma once
 
 namespace ckpt {

@@ -1,5 +1,7 @@
 // The rules for code that runs in a thread of the program: in an interposed call, in one of our signal
-// handlers, or in what these call. Include it last: it makes the mistakes uncompilable.
+// handlers, or in what these call. Include it last: it makes most of the mistakes uncompilable. Names that this code
+// or its headers need for other things (free, new, dlsym, mutex, string) cannot be poisoned: for them the table below is
+// a promise, which only reviews keep.
 //
 // A thread of the program may be anywhere when we run: inside malloc with the arena's lock held, inside
 // stdio, in a child of vfork, on a thread made by clone(2) whose TLS is its parent's. Therefore:
@@ -11,7 +13,7 @@
 //   errno     set once, on the way back into the program           not in handlers
 #pragma once
 
-#pragma GCC poison malloc calloc reallocarray aligned_alloc posix_memalign strdup strndup asprintf
+#pragma GCC poison malloc calloc realloc reallocarray aligned_alloc posix_memalign strdup strndup asprintf
 #pragma GCC poison printf fprintf vprintf vfprintf sprintf snprintf vsnprintf puts fputs fopen fclose perror
 #pragma GCC poison strerror getenv setenv syslog
 #pragma GCC poison pthread_mutex_lock pthread_mutex_unlock pthread_once call_once

@@ -45,7 +45,7 @@ bool Copier::read_runs(Segment& s, std::byte* to) {
 
 // False: some of its pages, if it has any, are not the memory that was protected.
 bool Copier::unprotect_segment(const Segment& s) {
-  if (is_of_job(s)) shared_->keep_for_others(table_.window(s));
+  if (is_of_job(s)) shared_->save_for_others(table_.window(s));
   // Of shared memory is_unchanged() asks nothing.
   const bool proves = memory_.unprotecting_proves() || table_.region(s).shared;
   auto unprotect = [&](AddrRange range) {

@@ -4,13 +4,15 @@
 // run() can hand sequential copies to a copy engine, many at a time. Such a segment is kCopying, and the
 // engine owns it until it calls copied(). The serving thread, if it needs the segment before that,
 // re-synchronises with just this copy, and then owns it unless the copy is done. Neither misses the other:
-// the serving thread marks the segment (want()) and then looks for its ticket; run() notes the ticket and
-// then looks for the mark. Under guard no engine is used (back_ends/choose.cc).
+// in fault() the serving thread marks the segment (want()) and then looks for its ticket; run() notes the ticket and
+// then looks for the mark. before_release() marks nothing: it looks for the ticket again and again until the segment
+// is copied. Under guard no engine is used (back_ends/choose.cc).
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   run(), use(), unprotect_rest(): the agent. copied(): the engine's thread, or the thread
-//            that has re-synchronised with the copy.
-//            fault(), before_release(), removed(): the serving thread, or the agent in its place.
+// Callers:   use(), set_order(), set_together(), share(), run(), unprotect_rest(), shared_is_protected(): the agent.
+//            copied(): the engine's thread, or the thread that has re-synchronised with the copy.
+//            fault(), before_release(), removed(), is_shared(), give_up_shared(): the serving thread, or the agent in
+//            its place (for release_guard.cc, which asks the last two).
 //            make_writable(), tracks(), note_fault(), note_wait(): threads under guard.
 //            holds(), shared_range(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
@@ -40,11 +42,10 @@ class ProgramMemory : public SourceMemory {
     }
     return 0;
   }
-  // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when the range is not
-  // (any more) the memory that was protected.
+  // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when other memory than that which was
+  // protected lies in the range now. The kernel passes over holes: 0 does not say that all of the range is mapped.
   virtual long unprotect(AddrRange range) = 0;
-  // The same for several segments at once: 0 only if all of the range is mapped, too. (The kernel passes over
-  // holes.)
+  // The same, and 0 only if all of the range is mapped, and is the memory that was protected.
   virtual long unprotect_many(AddrRange range) { return unprotect(range); }
   // Is a successful unprotect() the only proof that memory is what was protected? Then a hole must not pass for it.
   virtual bool unprotecting_proves() const { return false; }

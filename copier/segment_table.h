@@ -13,6 +13,7 @@
 //
 // From the stop on, where every segment is made kProtected:
 //
+//                               ┌───────finish(): not to be copied──────┐
 //   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied ◄─┐
 //                               │                   ├─────settle()───────────────┤
 //                               │                   ├─leave_protected()─► kUnchanged ─┘ want()
@@ -38,8 +39,9 @@
 //             that writes earlier, in kCopying or kSaved, sleeps in a fault that only the owner can end: the
 //             serving thread marks the segment by want(), and leave_protected() fails.
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
-// A segment without pages stays kProtected until a thread writes to it: then it is claimed, unprotected, and
-// kCopied, without a copy. So does a segment whose pages are all in the parent's image (in_parent).
+// A segment without pages stays kProtected until a thread writes to it or its memory goes: then it is claimed, and
+// finish() makes it kCopied without a copy. So does a segment whose pages are all in the parent's image (in_parent).
+// Copier::unprotect_uncopied() and make_writable() unprotect it in between; removed() does not, for its pages go.
 // A thread that needs a segment in kCopying waits in await_copied(). A thread whose fault is served by
 // another waits in the kernel until the owner unprotects the segment; under guard it waits in await_copied()
 // as well.
@@ -157,7 +159,8 @@ class SegmentTable {
   // By the owner, instead of finish(): the pages stay protected. False: want() was called.
   [[nodiscard]] bool leave_protected(SegmentId id);
   // A thread needs the pages writable. In kCopying and kSaved this leaves a mark, and the owner will
-  // unprotect the segment. kUnchanged becomes kCopied, and the caller must unprotect it. Returns the state before.
+  // unprotect the segment. kUnchanged becomes kCopied, and the caller must unprotect it, unless its pages are about to
+  // go (Copier::removed()): then the kernel drops them, and the protection with them. Returns the state before.
   SegmentState want(SegmentId id);
   bool is_wanted(SegmentId id) const {
     return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0;

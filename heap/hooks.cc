@@ -1,6 +1,7 @@
 #include "heap/hooks.h"
 
 #include "heap/region.h"
+#include "base/preload_rules.h"
 
 namespace ckpt::heap {
 namespace {

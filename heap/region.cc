@@ -11,6 +11,7 @@
 
 #include "base/memory/page_runs.h"
 #include "base/units.h"
+#include "base/preload_rules.h"
 
 ckpt::HeapInterface ckpt_heap_v1;
 

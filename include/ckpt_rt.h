@@ -26,19 +26,22 @@ extern "C" {
 
 enum {
   CKPT_RT_OK = 0,
-  CKPT_RT_USAGE = 64,         /* a wrong argument */
-  CKPT_RT_NOT_LOADED = 67,    /* the library is not loaded, or loaded with CKPT_DISABLE=1 */
-  CKPT_RT_UNAVAILABLE = 69,   /* another checkpoint is being taken; a table is full */
-  CKPT_RT_GIVEN_UP = 70,      /* the checkpoint was given up; the program and older images are whole */
-  CKPT_RT_CANNOT_CREATE = 73, /* the image directory or file cannot be created */
-  CKPT_RT_IO = 74,            /* write error, disk full, file size limit */
-  CKPT_RT_TIMEOUT = 75,       /* a thread did not stop in time */
-  CKPT_RT_UNSUPPORTED = 78    /* the process has state that cannot be saved */
+  CKPT_RT_USAGE = 64,           /* a wrong argument */
+  CKPT_RT_NOT_LOADED = 67,      /* the library is not loaded, or loaded with CKPT_DISABLE=1 */
+  CKPT_RT_UNAVAILABLE = 69,     /* another checkpoint is being taken; a table is full */
+  CKPT_RT_GIVEN_UP = 70,        /* the checkpoint was given up; the program and older images are whole */
+  CKPT_RT_CANNOT_CREATE = 73,   /* the image directory or file cannot be created */
+  CKPT_RT_IO = 74,              /* write error, disk full, file size limit */
+  CKPT_RT_TIMEOUT = 75,         /* a thread did not stop in time */
+  CKPT_RT_NOT_RESTARTABLE = 76, /* the checkpoint is durable, but no restart of it can be */
+  CKPT_RT_PERMISSION = 77,      /* not allowed, as for the key file */
+  CKPT_RT_UNSUPPORTED = 78      /* the process has state that cannot be saved */
 };
 
 /* What a checkpoint cost. Set `size` to sizeof(struct ckpt_rt_result) before the call: the library
  * fills in no more than that, so that a program built against an older header goes on working.
  * In a restarted process `restarted` alone has a value: the image was fixed before the rest was known.
+ * With CKPT_RT_NOT_RESTARTABLE all have values, and `error` says why no restart can be.
  * Times in nanoseconds, sizes in bytes. */
 struct ckpt_rt_result {
   size_t size;
@@ -56,7 +59,7 @@ struct ckpt_rt_result {
   uint64_t bytes_written;     /* bytes in the file */
   uint32_t threads;
   uint32_t reserved;
-  char mode[16];    /* "realtime", "sequential", "fork" */
+  char mode[16];    /* "realtime", "realtime-large", "concurrent", "sequential", "fork" */
   char image[1024]; /* path of the image */
   char error[320];  /* one line when the call does not return 0, else empty */
 };
@@ -99,13 +102,15 @@ uint32_t ckpt_rt_restarted(void);
 
 /* Takes a checkpoint and returns when it is durable. `result` may be NULL. Like fork(2) it returns
  * more than once: in the process that asked, and, with result->restarted > 0, in every process
- * restarted from the image. Never call it inside a critical section (CKPT_RT_USAGE). */
+ * restarted from the image. CKPT_RT_NOT_RESTARTABLE: the image is durable, and something in it (of a job: in the
+ * image of one of its processes) keeps every restart from working; it replaces no older image.
+ * Never call it inside a critical section (CKPT_RT_USAGE). */
 int ckpt_rt_checkpoint(struct ckpt_rt_result* result);
 
 /* The process goes back, in place, to its newest checkpoint (image NULL) or to that of `image`, an image of
  * this very process (docs/back.md). Of a job all processes go back to its newest checkpoint. When that works the call does not return: the program goes on where the
  * checkpoint found it, and ckpt_rt_restarted() is one more. It returns when nothing was changed: with a code
- * of enum ckpt_rt_code, and, in `error` of `error_size` bytes if that is not NULL, one line. Runs the command
+ * CKPT_RT_*, and, in `error` of `error_size` bytes if that is not NULL, one line. Runs the command
  * `ckpt` that belongs to the library. Never call it inside a critical section (CKPT_RT_USAGE). */
 int ckpt_rt_back(const char* image, char* error, size_t error_size);
 
@@ -191,8 +196,9 @@ static inline void* ckpt_rt_lookup_(void** cache, const char* name) {
   }
 
 /* Without the library: not active, never restarted, critical sections and callbacks and exclusions do
- * nothing and return 0, ckpt_rt_next_message() finds none, and ckpt_rt_checkpoint(), ckpt_rt_back(), ckpt_rt_serve() and
- * ckpt_rt_post() return CKPT_RT_NOT_LOADED. */
+ * nothing and return 0, ckpt_rt_refuse() does nothing, ckpt_rt_next_message() finds none, ckpt_rt_directory() returns
+ * CKPT_RT_UNAVAILABLE, and ckpt_rt_checkpoint(), ckpt_rt_back(), ckpt_rt_serve(), ckpt_rt_post() and ckpt_rt_take_over()
+ * return CKPT_RT_NOT_LOADED. */
 CKPT_RT_WRAP_(int, ckpt_rt_is_active, (void), (), 0)
 CKPT_RT_WRAP_(uint32_t, ckpt_rt_restarted, (void), (), 0)
 CKPT_RT_WRAP_(int, ckpt_rt_checkpoint, (struct ckpt_rt_result * result), (result), CKPT_RT_NOT_LOADED)

@@ -30,6 +30,8 @@
 // kError, in place of any reply the asker may send kGiveUp.
 // Of a job (BackOrder::members != 0) the gate (back_gate.h) comes with the memfd, and decides. A process that
 // was born since the checkpoint (kBackOnlyStands) gets the gate alone: it stands, and is killed or released.
+//
+// Owner: base. Callers: libckpt_rt/back (the agent, or the thread of a stopped process) and cli/back.
 #pragma once
 
 #include <cstdint>

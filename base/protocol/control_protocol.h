@@ -24,6 +24,8 @@
 // The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal. A program that puts
 // that signal to use itself has had ours moved to another: then a mapping of its own is named
 // kMovedSignalName and the number, which counts if the program catches that signal.
+//
+// Owner: base. Callers: libckpt_rt/entry (the agent), job/capture, and cli/ask with the agents of hosts.
 #pragma once
 
 #include <cstdint>

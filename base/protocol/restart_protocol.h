@@ -15,7 +15,9 @@
 // every thread gives it up with capset(2) to cap_* below once all threads exist.
 //
 // A process of a job reports kThreadState when it stands ready, and then waits for its byte from go_fd, so
-// that none runs before all are complete. The end of that pipe means that the restart has failed.
+// that none runs before all are complete. The end of that pipe means that the restart has failed. A member that was
+// stopped, as its parent knew (RestartStopped::kEarly), reports kGo before that: it stops itself, and ckpt-restart does
+// not wait until somebody continues it.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +41,7 @@ enum class RestartStage : uint32_t {
   kTimers = 8,        // library: itimers, POSIX timers
   kThreads = 9,       // library: all threads created with their tids
   kThreadState = 10,  // library: every thread has restored its own state
-  kGo = 11,           // library: pending signals queued, threads about to be released
+  kGo = 11,  // library: threads are about to be released; of a member that stops early: before it waits
 };
 
 // Written to RestartArgs::status_fd, one struct by one write(2): progress (error 0) or the failure.
@@ -83,7 +85,9 @@ struct RestartArgs {
   int32_t status_fd;        // pipe to ckpt-restart; the library closes it after kGo. -1: none
   uint64_t restorer_start;  // range the library must unmap
   uint64_t restorer_end;
-  uint64_t restart_state;      // ProcessRecord::restart_state; tests' own entry reads it
+  // ProcessRecord::restart_state: where the entry's state lies. The library's is this_process, and it refuses to go on if
+  // that lies elsewhere now.
+  uint64_t restart_state;
   int64_t monotonic_shift_ns;  // new CLOCK_MONOTONIC minus saved, 0 when a time namespace hides it
   uint32_t set_capabilities;   // 1: every thread calls capset with the three below, before it goes on
   int32_t go_fd;               // pipe: one byte says that all of the job stand ready. -1: nobody to wait for

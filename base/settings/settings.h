@@ -69,7 +69,7 @@ struct Settings {
   int64_t prepare_timeout_ns = 5'000'000'000;  // of what plug-ins do ahead of the stop
   CompressionSetting compress;
   char key_file[1024] = {};           // empty: images are not encrypted
-  uint32_t keep = 2;                  // 0: all
+  uint32_t images_to_keep = 2;        // 0: all
   bool dma = false;                   // CKPT_ENGINE: the emulated device
   uint64_t dma_bytes_per_second = 0;  // 0: as fast as the CPU copies
   uint32_t dma_threshold = 50;        // percent: Copier::use()

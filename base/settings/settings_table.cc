@@ -362,7 +362,7 @@ constexpr Setting kTable[] = {
      {},
      0,
      kMostKept,
-     kOf<Number<&Settings::keep>>},
+     kOf<Number<&Settings::images_to_keep>>},
     {"CKPT_FILES", "--files", "WHAT",
      "what is kept of open files, in case they are removed or changed before a restart", nullptr,
      "way to keep files", nullptr, "docs/descriptors.md", kByRun, kSavedFiles, 0, 0,

@@ -223,7 +223,7 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
                program,
                texts,
                settings->every_ns,
-               static_cast<int>(settings->keep),
+               static_cast<int>(settings->images_to_keep),
                settings->stop_timeout_ns,
                "",
                0,

@@ -146,7 +146,7 @@ Result<void> Exchange::read_own(uint64_t stripe, std::span<std::byte> block) con
 }
 
 // Checks are kept in the order of their file, one behind the other.
-Result<void> Exchange::keep(uint64_t stripe, const Block& block) {
+Result<void> Exchange::store_block(uint64_t stripe, const Block& block) {
   const unsigned role = striping_->role_of(plan_.self, stripe);
   const auto bytes = block.span().first(bytes_of(role, stripe));
   if (role < striping_->data())
@@ -251,11 +251,11 @@ Result<void> Exchange::encode(uint64_t first, uint64_t end) {
     if (longest_of(s) == 0) {
       checks_sum_.add_zeros(kStripeBlock);
     } else if (role == data) {
-      CKPT_TRY(keep(s, mine[s]));
+      CKPT_TRY(store_block(s, mine[s]));
     } else {
       auto block = await(s, role);
       if (!block.ok()) return block.error();
-      CKPT_TRY(keep(s, *block));
+      CKPT_TRY(store_block(s, *block));
     }
   }
   return {};
@@ -282,7 +282,7 @@ Result<void> Exchange::rebuild(uint64_t first, uint64_t end) {
       blocks.push_back(all[role] ? all[role].bytes() : zeros_.bytes());
     }
     CKPT_TRY(code_->recover(blocks, lost, longest));
-    CKPT_TRY(keep(s, all[striping_->role_of(self, s)]));
+    CKPT_TRY(store_block(s, all[striping_->role_of(self, s)]));
   }
   return {};
 }

@@ -69,7 +69,7 @@ class Exchange final : public MeshListener {
   Result<Block> encode_stripe(uint64_t stripe);
   Result<void> rebuild(uint64_t first, uint64_t end);
   Result<void> read_own(uint64_t stripe, std::span<std::byte> block) const;
-  Result<void> keep(uint64_t stripe, const Block& block);
+  Result<void> store_block(uint64_t stripe, const Block& block);
   bool is_lost(unsigned host) const { return !plan_.lost.empty() && plan_.lost[host]; }
   uint64_t bytes_of(unsigned role, uint64_t stripe) const;
   uint64_t longest_of(uint64_t stripe) const;

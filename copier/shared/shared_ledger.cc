@@ -154,7 +154,7 @@ bool SharedLedger::overlay(std::byte* to, uint32_t slot, AddrRange part, Addr un
   return true;
 }
 
-void SharedLedger::keep_for_others(AddrRange range) {
+void SharedLedger::save_for_others(AddrRange range) {
   if (!needed()) return;
   each_unit(range, [&](AddrRange part, uint64_t unit, Addr base) {
     // acquire: whoever has kept the unit did so before this process goes on to write.

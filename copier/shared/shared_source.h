@@ -13,7 +13,7 @@ class SharedSource {
   // Copies the window, at most 64 pages, as it was at the stop. False: it cannot be read.
   virtual bool read(std::byte* to, AddrRange window) = 0;
   // Before this process may write there: the bytes of the stop are kept for the others.
-  virtual void keep_for_others(AddrRange range) = 0;
+  virtual void save_for_others(AddrRange range) = 0;
   // This process has copied all of its shared memory. Once.
   virtual void copied() = 0;
   // Do others still read?

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "base/named_points.h"
 #include "base/preload_rules.h"
 
@@ -115,6 +116,10 @@ Result<SinkStats> DirectSink::commit_all() {
   CKPT_TRY(memory_.close());
   CKPT_TRY(chunks_.flush());
   CKPT_TRY(stored_.sort_and_check());
+  // A page that was taken and is not listed would be zeros after a restart.
+  if (!CHECK_EQ(stored_.listed_bytes(), memory_.memory_bytes()))
+    return make_error(ExitCode::kInternal, 0, "{}: the index lists {} bytes of memory, and {} were given",
+                      output_->path(), stored_.listed_bytes(), memory_.memory_bytes());
   if (parent_.sequence != 0) CKPT_TRY(sections_.write_inherited(stored_.inherited()));
   CKPT_TRY(sections_.write_index(stored_.index()));
   points::at("commit.index");

@@ -142,6 +142,11 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
     if (result.ok()) {
       log_format(directory->get(), "job {} processes {} pause {} us", static_cast<const char*>(report.path),
                  report.members, report.pause_ns / 1000);
+      if (report.why_not_restartable[0] != '\0') {
+        const Error why = not_restartable(report.path, report.why_not_restartable);
+        log_line(directory->get(), why.message());
+        statistics::set_last_error(why);
+      }
       return result;
     }
     log_line(directory->get(), result.error().message());

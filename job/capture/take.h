@@ -26,6 +26,8 @@ struct Report {
   uint32_t attempts = 0;
   int64_t pause_ns = 0;  // from the first thread stopped anywhere to the last that went on
   char path[1400] = {};  // of the checkpoint's directory
+  // Why no restart of it can be: of the first member of which that is so. Empty: none. Over several hosts: of this one.
+  char why_not_restartable[320] = {};
 };
 // On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members that
 // want us in their checkpoint; called while we wait for the lock of the directory. It returns false when the job is to

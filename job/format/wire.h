@@ -149,7 +149,8 @@ struct Bookmark {
 struct Written {
   int64_t resumed_ns;  // CLOCK_MONOTONIC: its last thread went on
   uint64_t bytes_memory, bytes_written;
-  uint64_t image_state;  // ParentImage::state
+  uint64_t image_state;           // ParentImage::state
+  char why_not_restartable[320];  // CheckpointCost's
 };
 
 struct Failed {

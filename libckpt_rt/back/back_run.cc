@@ -62,7 +62,7 @@ BackRun::~BackRun() {
   }
   if (watch_ != nullptr && !committed_) {
     watch_->look_up_in(nullptr);
-    watch_->keep();
+    watch_->become_kept();
   }
   if (window_ != nullptr) sys::call(__NR_munmap, window_, window_bytes_);
   for (int fd : {window_fd_, memory_fd_}) {

@@ -68,7 +68,7 @@ void PresentState::put_back(Watch* watch) {
   reset_gate_after_restart();
   futex_words::reset_hold();
   Watch::forget_kept();
-  if (watch != nullptr) watch->keep();
+  if (watch != nullptr) watch->become_kept();
 }
 
 }  // namespace ckpt

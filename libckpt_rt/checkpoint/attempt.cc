@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/clock.h"
 #include "base/named_points.h"
@@ -20,6 +21,7 @@
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
+#include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/what_is_lost.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
@@ -238,6 +240,9 @@ void Attempt::after_stop() {
 
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, capture.threads.span(), space);
+  const std::string_view why = why_no_restart(capture, space);
+  std::memcpy(cost.why_not_restartable, why.data(),
+              std::min(why.size(), sizeof(cost.why_not_restartable) - 1));
   MetaWriter meta(space.arena());
   MetaSources sources{
       &capture.facts,          &saved_process,         &capture.map,  &capture.files,   &capture.descriptors,
@@ -245,6 +250,13 @@ Result<void> Attempt::describe() {
       copied_ns - requested_ns};
   CKPT_TRY(write_meta(sources, space.arena(), meta));
   return image.sink().set_meta(meta.span());
+}
+
+job::Written told_of(const CheckpointCost& cost) {
+  job::Written facts{cost.resumed_ns, cost.bytes_memory, cost.bytes_written, cost.image_state, {}};
+  static_assert(sizeof(facts.why_not_restartable) == sizeof(cost.why_not_restartable));
+  std::memcpy(facts.why_not_restartable, cost.why_not_restartable, sizeof(cost.why_not_restartable));
+  return facts;
 }
 
 Result<void> Attempt::commit() {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/check.h"
+#include "job/format/wire.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/stages/file_saver.h"
@@ -36,8 +37,8 @@ struct Outcome {
 };
 
 struct Attempt {
-  Attempt(int64_t requested, CheckpointCost& image_cost, Watch& its_watch)
-      : requested_ns(requested), cost(image_cost), watch(its_watch) {}
+  Attempt(int64_t requested, const Settings& of_user, CheckpointCost& image_cost, Watch& its_watch)
+      : requested_ns(requested), settings(of_user), cost(image_cost), watch(its_watch) {}
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
@@ -50,6 +51,7 @@ struct Attempt {
   Result<void> get_ready(const OtherThreads& others);
 
   const int64_t requested_ns;
+  const Settings& settings;  // back ends and stages are handed these, and fetch none
   int64_t copied_ns = 0;
   CheckpointCost& cost;
   Watch& watch;
@@ -69,5 +71,8 @@ struct Attempt {
 // Runs all stages with this back end. When it returns, threads run, and nothing of them is protected unless
 // the watch is kept.
 Result<void> run_stages(Attempt& attempt, BackEnd& back_end);
+
+// What a member of a job tells of its image.
+job::Written told_of(const CheckpointCost& cost);
 
 }  // namespace ckpt

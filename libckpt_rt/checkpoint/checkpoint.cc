@@ -26,13 +26,17 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   if (!directory.ok()) return;
   // keep 0: none is ever removed, so do not look at all images, which may be thousands.
   // An image that no restart can use displaces none.
-  if (user_settings().keep != 0 && job::session() == nullptr && cost.restartable) {
-    auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().keep, key);
+  if (user_settings().images_to_keep != 0 && job::session() == nullptr && cost.restartable()) {
+    auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().images_to_keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
              mode_name(cost.mode), cost.parent_sequence == 0 ? "" : ", an increment,", cost.pause_ns / 1000,
              cost.durable_ns / 1'000'000, cost.bytes_written);
+  if (!cost.restartable()) {
+    const Error why = not_restartable(cost.image, cost.why_not_restartable);
+    log_line(directory->get(), why.message());
+  }
 }
 
 // Times in us.
@@ -103,12 +107,11 @@ Result<CheckpointCost> take_checkpoint() {
     Result<void> result;
     Outcome outcome;
     {
-      Attempt attempt(requested, cost, *watch);
+      Attempt attempt(requested, user_settings(), cost, *watch);
       result = run_attempt(method, attempt);
       points::at("checkpoint.run");
       outcome = attempt.outcome;
-      if (result.ok())
-        result = job::written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written, cost.image_state});
+      if (result.ok()) result = job::written(told_of(cost));
       outcome.keeps_watch = outcome.keeps_watch && result.ok();
       if (result.ok()) in_force::remember(attempt.in_force);
       if (result.ok()) prune_and_log(cost, attempt.image.key());
@@ -116,7 +119,7 @@ Result<CheckpointCost> take_checkpoint() {
     }
     if (job::place() != nullptr && outcome.keeps_watch) name_parent(*watch, job::place()->as_parent);
     if (outcome.keeps_watch)
-      watch->keep();
+      watch->become_kept();
     else
       watch->end();
     points::at(outcome.keeps_watch ? "watch.kept" : "watch.ended");
@@ -125,6 +128,8 @@ Result<CheckpointCost> take_checkpoint() {
       accounting.end(cost.account);
       log_account(cost);
       statistics::count_success(cost.pause_ns, cost.account.processor_ns(), cost.image);
+      if (!cost.restartable())
+        statistics::set_last_error(not_restartable(cost.image, cost.why_not_restartable));
       interval::learn(cost.pause_ns, cost.durable_ns);
       preparation.is_durable();
       return cost;

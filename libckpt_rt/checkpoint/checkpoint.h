@@ -31,10 +31,13 @@ struct CheckpointCost {
   uint64_t image_state = 0;  // ParentImage::state
   int64_t durable_ns = 0;    // from the request until the rename was synced
   uint32_t threads = 0, mappings = 0, descriptors = 0, attempts = 0;
-  bool restartable = true;  // false: a note of the image says why no restart of it can be
+  // Why no restart of the image can be: the first of its notes that says so. Empty: none does.
+  char why_not_restartable[320] = {};
   uint32_t pool_waits_forced = 0, pool_waits_sequential = 0;
   Account account;
   char image[1400] = {};  // absolute path
+
+  bool restartable() const { return why_not_restartable[0] == '\0'; }
 };
 
 // How the next checkpoint gets hold of memory: its mode, and where faults are handled. The settings decide,
@@ -48,6 +51,11 @@ struct CheckpointMethod {
   bool protects_memory() const { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
 };
 CheckpointMethod choose_method(Error* why_not_realtime);
+
+// What is said of an image, or of a job's checkpoint, that is durable and that no restart can use.
+inline Error not_restartable(const char* image, const char* why) {
+  return make_error(ExitCode::kNotRestartable, 0, "{} is durable, but cannot be restarted: {}", image, why);
+}
 
 // Takes one checkpoint. On failure the program runs on and the newest image is as it was.
 Result<CheckpointCost> take_checkpoint();

@@ -64,7 +64,7 @@ ScopedFd moved_up(int fd) {
 
 }  // namespace
 
-void keep_command_environment(char** environment) {
+void remember_command_environment(char** environment) {
   size_t count = 0, bytes = 0;
   for (char** e = environment; e != nullptr && *e != nullptr; ++e, ++count) bytes += std::strlen(*e) + 1;
   const size_t total = (count + 1) * sizeof(char*) + bytes;

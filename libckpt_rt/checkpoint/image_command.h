@@ -27,7 +27,7 @@
 namespace ckpt {
 
 // In the constructor of the library, if CKPT_TO is set: keeps a copy of the environment for commands.
-void keep_command_environment(char** environment);
+void remember_command_environment(char** environment);
 
 class ImageCommand final : public ImageOutput {
  public:

@@ -16,7 +16,7 @@ struct OwnRequest {
   bool ok = false;
   uint32_t restarted = 0;  // the answer comes in a restarted process: its generation
   CheckpointCost cost;
-  Error error;
+  Error error;  // not ok; or ok, with a text: why no restart of the checkpoint can be
 };
 
 struct Request {

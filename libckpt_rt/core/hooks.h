@@ -1,5 +1,6 @@
-// What the interposed calls ask of the rest of the library. Small on purpose: an interposed call knows
-// nothing of checkpoints but this.
+// What the interposed calls ask of the floors above them: of a stop, of protected memory and of the agent. Small on
+// purpose: an interposed call knows nothing of a checkpoint but this. (What it notes for the next one, as the rings, timers
+// and locks that a program has, it notes in libckpt_rt/capture, which lies below.)
 //
 // Owner:     declared by interposition, defined by the library's start-up (tests define their own).
 // Callers:   threads of the program inside an interposed call, at any moment, also before the library's

@@ -98,6 +98,15 @@ void wait_for_orders(uint32_t seen) {
   end_with_the_program();
 }
 
+// A job's checkpoint is as good as the image of each of its members.
+void answer_durable(OwnRequest& own, const CheckpointCost& cost, const job::Report& report) {
+  own.cost = cost;
+  if (report.members != 0 && report.why_not_restartable[0] != '\0')
+    own.error = not_restartable(report.path, report.why_not_restartable);
+  else if (!cost.restartable())
+    own.error = not_restartable(cost.image, cost.why_not_restartable);
+}
+
 void main_loop(void*) {
   bool has_served = false;
   for (;;) {
@@ -158,7 +167,7 @@ void main_loop(void*) {
       queue.answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok())
-        r.own->cost = *result;
+        answer_durable(*r.own, *result, report);
       else
         r.own->error = result.error();
       r.own->done.store(1, std::memory_order_release);

@@ -83,8 +83,9 @@ void copy_text(char* to, size_t size, const char* from) {
 
 void fill(const agent::OwnRequest& r, ckpt_rt_result& out) {
   out.restarted = r.restarted;
-  if (!r.ok) copy_text(out.error, sizeof(out.error), r.error.text);
-  if (!r.ok || r.restarted != 0) return;
+  if (r.restarted != 0) return;
+  copy_text(out.error, sizeof(out.error), r.error.text);
+  if (!r.ok) return;
   const CheckpointCost& c = r.cost;
   out.attempts = c.attempts;
   out.sequence = c.sequence;
@@ -139,7 +140,8 @@ CKPT_API int ckpt_rt_checkpoint(ckpt_rt_result* result) {
     fill(own, full);
     memcpy(result, &full, result->size < sizeof(full) ? result->size : sizeof(full));
   }
-  return own.ok ? CKPT_RT_OK : static_cast<int>(own.error.code);
+  if (own.ok && own.error.text[0] == '\0') return CKPT_RT_OK;
+  return static_cast<int>(own.error.code);
 }
 
 CKPT_API int ckpt_rt_back(const char* image, char* error, size_t error_size) {

@@ -193,7 +193,8 @@ void answer_checkpoint(Answer& answer, int fd, const job::TakeOptions& options) 
   answer.line("mappings {}", c.mappings);
   answer.line("descriptors {}", c.descriptors);
   answer.line("attempts {}", c.attempts);
-  answer.line("restartable {}", c.restartable ? "yes" : "no");
+  const bool restartable = c.restartable() && job.why_not_restartable[0] == '\0';
+  answer.line("restartable {}", restartable ? "yes" : "no");
   if (job.members != 0) {
     answer.line("job {}", static_cast<const char*>(job.path));
     answer.line("members {}", job.members);
@@ -251,7 +252,7 @@ void answer_stat(Answer& answer) {
   if (set.to[0] != '\0') answer.line("to {}", static_cast<const char*>(set.to));
   if (own_key_file::path()[0] != '\0') answer.line("key_file {}", own_key_file::path());
   answer.line("increments {}", set.increments);
-  answer.line("keep {}", set.keep);
+  answer.line("keep {}", set.images_to_keep);
   answer.line("every_ns {}", now.every_ns);
   if (set.every_auto && learned.measured()) {
     answer.line("every_overhead_ns {}", learned.overhead_ns());

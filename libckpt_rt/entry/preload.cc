@@ -244,7 +244,7 @@ __attribute__((constructor)) void start() {
     if (directory.ok()) log_line(directory->get(), settings.error().message());
     return;
   }
-  keep_user_settings(*settings);
+  remember_user_settings(*settings);
   if (user_settings().disabled) return;
   if (is_sanitized()) {
     own_directory::choose();
@@ -256,7 +256,7 @@ __attribute__((constructor)) void start() {
   own_signal.number = user_settings().signal;
   hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
   own_key_file::choose();
-  if (user_settings().to[0] != '\0') keep_command_environment(environ);
+  if (user_settings().to[0] != '\0') remember_command_environment(environ);
   find_job();
   if (const char* point = find_variable("CKPT_TEST_POINT", nullptr))
     points::want(point, this_process.name, &this_process.pid);
@@ -264,7 +264,7 @@ __attribute__((constructor)) void start() {
   found_job();
   if (const char* hosts = find_variable("CKPT_HOSTS", nullptr)) {
     addresses::over_hosts = true;
-    addresses::keep_name(hosts);
+    addresses::remember_name(hosts);
     addresses::read(job::own_job.identity.directory);
   }
   new_run_id();

@@ -354,6 +354,9 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   for (FutexWord* w : {&restart.created, &restart.rings, &restart.rings_made, &restart.ready, &restart.go})
     w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
+  // The image is of a library that lay elsewhere, or the restorer has mapped it elsewhere: nothing below can be trusted.
+  if (args->restart_state != reinterpret_cast<uint64_t>(&this_process))
+    fail(RestartStage::kSignals, -EFAULT, 0);
   reset_library();
   interposition_after_restart();
   long r = restore_signal_actions(saved_process);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "libckpt_rt/protect/arming.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -114,6 +115,8 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
     }
     if (tracked != range.size()) mark_open(range);
   }
+  // One that stayed kWritten would be copied by nobody, without a word.
+  for (uint32_t id : written_) CHECK(table_.state({id}) == SegmentState::kProtected);
   return {};
 }
 

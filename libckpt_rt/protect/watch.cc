@@ -13,7 +13,7 @@ constinit Watch* kept = nullptr;  // the agent's alone
 
 bool Watch::is_kept() { return kept != nullptr; }
 void Watch::forget_kept() { kept = nullptr; }
-void Watch::keep() { kept = this; }
+void Watch::become_kept() { kept = this; }
 
 Watch* Watch::take() {
   if (Watch* watch = kept) {

@@ -30,7 +30,7 @@ class Watch {
   // Restart, forked child: there is none.
   static void forget_kept();
 
-  void keep();
+  void become_kept();
   // Takes all protection off; *this is gone.
   void end();
 

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -144,6 +145,8 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
                        : make_error(code, error, "{}", what);
     return Attempt::kFailed;
   };
+  constexpr const char* kQueueIsFull =
+      "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i";
   int64_t last_arrival_ns = now_ns();
   t.called_ns = t.began_ns = 0;
   for (bool ahead = !t.waiting.empty();; ahead = false) {
@@ -189,9 +192,14 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
       ++missing;
     }
     std::sort(t.signalled.begin(), t.signalled.end());
-    // Bounded: the clock is looked at between two rounds.
+    // Bounded: the clock is looked at between two rounds, however steadily threads arrive.
     constexpr uint32_t kAtOnce = 128;
-    if (!ahead) signal_one_by_one(t.signal, std::min(t.refused, kAtOnce));
+    if (!ahead && t.refused != 0) {
+      signal_one_by_one(t.signal, std::min(t.refused, kAtOnce));
+      points::at("stop.signalled");
+      if (t.refused > kAtOnce && now_ns() > t.deadline)
+        return fail(ExitCode::kTimeout, 0, t.missing, kQueueIsFull);
+    }
     if (ahead) {
       await_waiting(missing);
       // relaxed: a hint.
@@ -219,13 +227,11 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
     if (now_ns() > t.deadline) {
       // A thread that has not run at all waits for a processor, behind too many others.
       const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
-      return fail(
-          ExitCode::kTimeout, 0, t.missing,
-          t.refused != 0
-              ? "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i"
-          : ran ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
-                : "did not run at all in the time to stop; the program goes on, try again or raise "
-                  "CKPT_STOP_TIMEOUT");
+      return fail(ExitCode::kTimeout, 0, t.missing,
+                  t.refused != 0 ? kQueueIsFull
+                  : ran ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
+                        : "did not run at all in the time to stop; the program goes on, try again or raise "
+                          "CKPT_STOP_TIMEOUT");
     }
   }
 }

@@ -346,7 +346,7 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
   return {};
 }
 
-void ChannelBuilder::keep() {
+void ChannelBuilder::hand_over_sockets() {
   for (auto& s : sockets_) s->fd = -1;
 }
 

@@ -131,7 +131,7 @@ class ChannelBuilder {
   }
   // Gives the senders of datagrams that wait their new addresses.
   static void translate_senders(ChannelSocket& s);
-  void keep();  // the sockets stay open where they are parked: the caller's now
+  void hand_over_sockets();  // the sockets stay open where they are parked: the caller's now
   void finish();
 
  private:

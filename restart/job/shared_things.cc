@@ -394,7 +394,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   channels.for_each([&](int member, uint32_t id, int fd, bool first) {
     things.files[static_cast<size_t>(member)].emplace(id, InheritedFile{fd, first});
   });
-  channels.keep();
+  channels.hand_over_sockets();
   channels.finish();
   builder.finish();
   CKPT_TRY(make_memory(all, working, report, things));

@@ -335,6 +335,26 @@ class Api(RealTest):
                                      "restart 1 memory 120 0 120 120 error ''\n")
 
 
+    def test_image_that_will_not_restart(self):
+        """The program that asked is told, the log and `ckpt stat` say it, and the older image, which would, stays."""
+        for what, mode in (("lost", "auto"), ("lost", "fork"), ("lost", "sequential"), ("lost-child", "auto")):
+            images = self.path(f"{what}-{mode}")
+            with self.subTest(what, mode=mode), subprocess.Popen(
+                    [CKPT, "run", "--dir", images, "--keep", "1", "--mode", mode, "--", API, what],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment()) as child:
+                whose = r"process \d+ \(\S+\): " if what == "lost-child" else ""
+                why = rf"\S+ is durable, but cannot be restarted: {whose}a thread has descriptors of its own[^\n]*"
+                said = child.stdout.readline()
+                self.assertRegex(said, rf"\Areturned {NOT_RESTARTABLE} sequence \d error {why}\n\Z")
+                self.assertEqual(child.stdout.readline(), "up\n")
+                self.assertRegex(load(self.ckpt("stat", child.pid, "--json"))["last_error"], why)
+                self.assertRegex(contents(f"{images}/ckpt_rt.log"), why)
+                asked = self.ckpt("now", child.pid, "--json")
+                self.assertEqual((asked.returncode, load(asked)["restartable"]), (NOT_RESTARTABLE, False))
+                kept = [f for f in os.listdir(images) if f.endswith((".ckpt", ".job"))]
+                self.assertEqual(len(kept), 3, kept)
+                child.kill()
+
     def test_callback_that_writes_more_than_the_pool_holds(self):
         size = 24 << 20
         with open(self.path("out"), "wb") as out:

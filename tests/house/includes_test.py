@@ -13,13 +13,13 @@ RULES = f'#include "{check_includes.RULES}"\n'
 
 
 class Includes(unittest.TestCase):
-    def check(self, files):
+    def check(self, files, find=check_includes.violations):
         with tempfile.TemporaryDirectory() as root:
             for path, text in files.items():
                 os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
                 with open(os.path.join(root, path), "w", encoding="utf-8") as f:
                     f.write(text)
-            return check_includes.violations(root, ROOMS)
+            return list(find(root, ROOMS))
 
     def test_down_is_allowed(self):
         self.assertEqual([], self.check({
@@ -48,6 +48,11 @@ class Includes(unittest.TestCase):
     def test_a_room_that_the_table_does_not_name_is_above(self):
         found = self.check({"cli/x.h": "", "base/a.h": '#include "cli/x.h"\n'})
         self.assertEqual(1, len(found))
+
+    def test_a_file_without_a_room(self):
+        found = self.check({"libckpt_rt/loose.cc": RULES, "new/place.h": "", "top.h": "", "tests/a.c": "", "build-x/b.cc": "", "base/a.h": "",
+                            "new/words.md": "", check_includes.RULES: ""}, check_includes.without_a_room)
+        self.assertEqual(["libckpt_rt/loose.cc: is in no room of the table", "new/place.h: is in no room of the table"], found)
 
     def test_the_rules_come_last(self):
         files = {check_includes.RULES: "", "libckpt_rt/core/b.h": "",

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 import unittest
 
 from capture_support import CKPT, STATIC, VFORK, STOP_TIMEOUT, BUSY, clean, stat_of, name_of, processor_time, tree, wait_for, Job
@@ -90,10 +89,10 @@ class Stopped(Job):
         child = self.start("bash", "-c", "sleep 1000 & tail -f /dev/null & sleep 1000 & echo up; wait; :", ready="up",
                            options=["--stop-timeout", "60s"], env=clean(CKPT_TEST_POINT="member.sampled@tail=kill"))
         self.settle_named(child.pid, "bash", "sleep", "tail", "sleep")
-        began = time.monotonic()
         answer = self.now(child.pid)
-        self.assertLess(time.monotonic() - began, 50, self.log())
-        self.assertEqual(answer["members"], 3, self.log())  # of another attempt, without the one that was killed
+        # Of another attempt, without the one that was killed. The first did not end for a deadline.
+        self.assertEqual((answer["members"], answer["job_attempts"]), (3, 2), self.log())
+        self.assertNotIn("in time", self.log())
 
     def test_coordinator_that_is_stopped(self):
         """The others go on without it."""

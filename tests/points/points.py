@@ -45,6 +45,7 @@ POINTS = {
     "protect.added": AHEAD,
     "protect.passed": AHEAD,
     "prepare.ready": ALL,
+    "stop.signalled": [],  # where the queue of signals is full: tests/restart/suspected.py
     "stop.standing": ALL,
     "stop.looked": ALL,
     "guard.protected": ["mprotect"],

@@ -32,8 +32,8 @@ class Hostile(unittest.TestCase):
         os.chmod(self.directory, 0o755)
         self.images = os.path.join(self.directory, "images")
 
-    def start(self, *options, how=(), code=PROGRAM, arguments=()):
-        program = Program([*how, CKPT, "run", "--dir", self.images, *options, "--", "/usr/bin/python3", "-c", code, *arguments])
+    def start(self, *options, how=(), code=PROGRAM, arguments=(), **settings):
+        program = Program([*how, CKPT, "run", "--dir", self.images, *options, "--", "/usr/bin/python3", "-c", code, *arguments], **settings)
         for clean in (program.child.wait, program.child.kill, program.child.stdin.close, program.child.stdout.close,
                       program.child.stderr.close):
             self.addCleanup(clean)
@@ -222,6 +222,27 @@ class Hostile(unittest.TestCase):
                 program.child.kill()
                 program.child.wait()
 
+    def processes(self, token):
+        """Those of the program, which has `token` among its arguments: pid and state."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    words = f.read().split(b"\0")
+                with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+                    state = f.read().rpartition(") ")[2][0]
+            except OSError:
+                continue
+            if token.encode() in words and state not in "ZX" and b"python3" in words[0]:
+                found.append((int(pid), state))
+        return found
+
+    def await_processes(self, token, holds):
+        deadline = time.monotonic() + 60
+        while not holds(self.processes(token)):
+            self.assertLess(time.monotonic(), deadline, self.processes(token))
+            time.sleep(0.01)
+
     def test_the_child_that_writes_goes_with_the_program(self):
         # It waits for the command, which reads only when it is told to.
         go = os.path.join(self.directory, "go")
@@ -230,34 +251,23 @@ class Hostile(unittest.TestCase):
         program = self.start("--mode", "fork", "--to", f"read x < {go}; cat > {self.directory}/late", arguments=(token,))
         asking = subprocess.Popen([CKPT, "now", str(program.child.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(asking.wait)
-
-        def processes():
-            found = []
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    with open(f"/proc/{pid}/cmdline", "rb") as f:
-                        words = f.read().split(b"\0")
-                    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-                        state = f.read().rpartition(") ")[2][0]
-                except OSError:
-                    continue
-                if token.encode() in words and state not in "ZX" and b"python3" in words[0]:
-                    found.append(int(pid))
-            return found
-
-        def await_processes(n):
-            deadline = time.monotonic() + 60
-            while len(processes()) != n:
-                self.assertLess(time.monotonic(), deadline, processes())
-                time.sleep(0.01)
-
-        deadline = time.monotonic() + 60
-        while len(processes()) < 2:  # the program and the child; more while it starts the command
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        self.await_processes(token, lambda found: len(found) >= 2)  # the program and the child; more while it starts the command
         program.child.kill()
         program.child.wait()
-        await_processes(0)
+        self.await_processes(token, lambda found: not found)
+
+    def test_no_image_of_a_program_that_was_killed_before_it_had_a_name(self):
+        """Mode fork, to a file: the child has written all of it, and would give it its name next."""
+        token = f"token-{os.getpid()}-{self.directory}"
+        program = self.start("--mode", "fork", arguments=(token,), CKPT_TEST_POINT="commit.durable=stop")
+        asking = subprocess.Popen([CKPT, "now", str(program.child.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(asking.wait)
+        self.await_processes(token, lambda found: [state for _, state in found] == ["T", "T"])
+        self.assertEqual([f.rpartition(".")[2] for f in os.listdir(self.images) if ".ckpt" in f], ["tmp"])
+        program.child.kill()
+        program.child.wait()
+        self.await_processes(token, lambda found: not found)
+        self.assertEqual(glob.glob(os.path.join(self.images, "*.ckpt")), [])
 
     # Files of others.
 

@@ -34,7 +34,7 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_EQ(s->pool_bytes, 64u << 20);
   EXPECT_EQ(s->signal, kDefaultCheckpointSignal);
   EXPECT_EQ(s->stop_timeout_ns, 2'000'000'000);
-  EXPECT_EQ(s->keep, 2u);
+  EXPECT_EQ(s->images_to_keep, 2u);
   EXPECT_EQ(s->increments, 0u);
   EXPECT_FALSE(s->dma);
   EXPECT_EQ(s->compress.kind, Compression::kNone);
@@ -74,7 +74,7 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->pool_bytes, 65536u);
   EXPECT_EQ(s->signal, 40);
   EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
-  EXPECT_EQ(s->keep, 0u);
+  EXPECT_EQ(s->images_to_keep, 0u);
   EXPECT_EQ(s->heap, Heap::kJemallocHuge);
   EXPECT_EQ(s->order, Order::kCold);
   EXPECT_EQ(s->increments, 254u);

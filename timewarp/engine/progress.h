@@ -1,4 +1,6 @@
 // Lines on standard error while a simulation runs. Called by one thread of the engine, at a new GVT.
+//
+// Owner: timewarp/engine. Callers: one thread of the engine, at a new GVT.
 #pragma once
 
 #include <cstdint>

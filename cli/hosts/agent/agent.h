@@ -47,7 +47,7 @@ class Agent {
   Result<void> start(const Json& order);
   Result<void> start_program(const Json& order);
   Result<void> start_restart(const Json& order);
-  bool spawn(const std::vector<std::string>& words, int keep);
+  bool spawn(const std::vector<std::string>& words, int inherited_fd);
   Result<void> begin_back(const Json& order);
   void end_half_way(uint64_t id);
   bool stands_behind(uint64_t id) const;

@@ -229,8 +229,8 @@ Result<void> Agent::start_restart(const Json& j) {
   return {};
 }
 
-bool Agent::spawn(const std::vector<std::string>& words, int keep) {
-  child_ = start_process(words, keep);
+bool Agent::spawn(const std::vector<std::string>& words, int inherited_fd) {
+  child_ = start_process(words, inherited_fd);
   return child_ > 0;
 }
 

@@ -89,7 +89,7 @@ sighandler_t on_hangup_before = SIG_DFL;
 
 void ignore_hangup() { on_hangup_before = signal(SIGHUP, SIG_IGN); }
 
-int start_process(const std::vector<std::string>& words, int keep) {
+int start_process(const std::vector<std::string>& words, int inherited_fd) {
   // Closed by execve: until then the process is a copy of this one, without the library, which nobody may take for the program.
   int until_exec[2] = {-1, -1};
   (void)!pipe2(until_exec, O_CLOEXEC);
@@ -102,7 +102,7 @@ int start_process(const std::vector<std::string>& words, int keep) {
     }
     return child;
   }
-  fcntl(keep, F_SETFD, 0);
+  fcntl(inherited_fd, F_SETFD, 0);
   setpgid(0, 0);
   signal(SIGPIPE, SIG_DFL);
   signal(SIGHUP, on_hangup_before);

@@ -25,8 +25,8 @@ void set_allocation(const Json& variables);
 void set_launchers(const std::string& on);
 // The end of the connection by which this agent was started is not its own end. What it starts is as if it did not ignore it.
 void ignore_hangup();
-// Leads a group of its own; has the descriptor `keep`. -1: no process.
-int start_process(const std::vector<std::string>& words, int keep);
+// Leads a group of its own; inherits this descriptor. -1: no process.
+int start_process(const std::vector<std::string>& words, int inherited_fd);
 // All processes below this one, also those that have ended and are not waited for.
 std::vector<int> descendants(int of);
 bool has_ended(int pid);  // also one that is not waited for

@@ -1,4 +1,6 @@
 // Names of functions as people write them.
+//
+// Owner: cli/image. Callers: what shows backtraces.
 #pragma once
 #include <string>
 #include <string_view>

@@ -3,6 +3,8 @@
 // An OpenFileRecord is an open file description (offset, flags); several DescriptorRecords may
 // share one (dup, dup2). Contents that exist nowhere else (deleted files, memfds, pipes) are in
 // FileContentRecords that name the open file.
+//
+// Owner: image/format. Callers: libckpt_rt/capture/descriptors writes them, image/read checks them, restart/descriptors and cli/ use them.
 #pragma once
 
 #include <cstdint>

@@ -71,6 +71,12 @@ Error StoredExtents::copied_twice(uint64_t address) const {
                     shown_path(path_).text);
 }
 
+uint64_t StoredExtents::listed_bytes() const {
+  uint64_t bytes = 0;
+  for (const IndexEntry& entry : index_) bytes += entry.length;
+  return bytes;
+}
+
 Result<void> StoredExtents::sort_and_check() {
   std::sort(index_.begin(), index_.end(),
             [](const IndexEntry& a, const IndexEntry& b) { return a.address < b.address; });

@@ -35,6 +35,8 @@ class StoredExtents {
   Result<void> sort_and_check();
   std::span<const IndexEntry> index() const { return {index_.data(), index_.size()}; }
   std::span<const InheritedRun> inherited() const { return {inherited_.data(), inherited_.size()}; }
+  // Of memory, in index().
+  uint64_t listed_bytes() const;
   // That need not be stored again.
   uint64_t repeated_bytes() const { return repeated_bytes_; }
 

@@ -55,6 +55,14 @@ Result<void> Coordinator::commit() {
   };
   auto add_image = [&](const Listed& listed, const Standing& facts, int32_t stopped_by,
                        const Written& written) -> Result<void> {
+    if (written.why_not_restartable[0] != '\0' && report_.why_not_restartable[0] == '\0') {
+      *fmt::format_to_n(
+           report_.why_not_restartable, sizeof(report_.why_not_restartable) - 1, "process {} ({}): {}",
+           listed.look.pid, static_cast<const char*>(listed.look.name),
+           std::string_view(written.why_not_restartable,
+                            strnlen(written.why_not_restartable, sizeof(written.why_not_restartable))))
+           .out = '\0';
+    }
     ManifestMember one{};
     one.listed = listed;
     one.stop_signal = stopped_by;
@@ -73,6 +81,7 @@ Result<void> Coordinator::commit() {
     return {};
   };
   report_.members = report_.ended = report_.left_out = 0;
+  report_.why_not_restartable[0] = '\0';
   if (foreign_) CKPT_TRY(set_modes(0700));
   CKPT_TRY(add_image(self_, own_facts_, Session::stop_signal, own_written_));
   for (const Member& m : members_) {
@@ -152,13 +161,15 @@ Result<void> Coordinator::commit_to_directory() {
   return {};
 }
 
+// A checkpoint that no restart can use displaces none.
 void Coordinator::prune() {
+  if (report_.why_not_restartable[0] != '\0') return;
   ImageKey* key = nullptr;
   if (own_key_file::path()[0] != '\0') {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
     if (key == nullptr || !read_key_file(own_key_file::path(), *key).ok()) return;
   }
-  auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().keep, key);
+  auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().images_to_keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
 }

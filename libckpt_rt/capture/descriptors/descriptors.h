@@ -140,12 +140,12 @@ class DescriptorCapture {
   // One entry for each open file, after recheck_stopped(); in the arena.
   Result<std::span<const job::OpenFileKey>> list_open_files() const;
 
-  // False: a note says what forbids every restart.
-  bool can_come_back() const {
+  // The first note that says what forbids every restart. Empty: none does.
+  std::string_view why_no_restart() const {
     for (const Note& n : notes_) {
-      if (n.severity == 2) return false;
+      if (n.severity == 2) return {n.text, n.length};
     }
-    return true;
+    return {};
   }
 
   // What forbids a restart is on its way, or waits to be accepted: it may be gone at the next look.

@@ -43,7 +43,7 @@ Result<void> DescriptorCapture::write_notes() {
                     "descriptor {} ({}): the {} bytes that wait in it come from another process and are lost",
                     d.fd, std::string_view(d.path, d.path_len), d.now.queued));
     }
-    // can_be_restarted() says whether it is made again.
+    // note_lost_mappings() says whether it is made again.
     if (std::string_view(d.path, d.path_len) == "anon_inode:[io_uring]") continue;
     if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
       CKPT_TRY(note_process_file(d));

@@ -115,7 +115,7 @@ void MemoryMap::classify(Mapping& m) {
     return;
   }
   if (path.starts_with(socket_mappings::kPath)) {
-    // Its place: can_be_restarted() says whether what belongs there can be had again. kMapPrivate: of the socket; the place is
+    // Its place: note_lost_mappings() says whether what belongs there can be had again. kMapPrivate: of the socket; the place is
     // private in any case.
     m.kind = MappingKind::kAnonymous;
     if (!m.shared) m.map_flags |= kMapPrivate;
@@ -123,7 +123,7 @@ void MemoryMap::classify(Mapping& m) {
     return;
   }
   if (((path.starts_with(aio_contexts::kPath) && says_deleted) || path == rings::kPath) && m.shared) {
-    // The ring of a context of asynchronous I/O, or an io_uring: can_be_restarted() says whether it is made again. The kernel writes to it.
+    // The ring of a context of asynchronous I/O, or an io_uring: note_lost_mappings() says whether it is made again. The kernel writes to it.
     m.kind = MappingKind::kAnonymous;
     m.handling = Handling::kEager;
     m.whole = true;

@@ -9,6 +9,8 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <cstring>
+
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "job/session/session.h"
@@ -28,6 +30,7 @@ struct ForkBackEnd::Report {
   bool ok;
   Error error;
   uint64_t bytes_memory, bytes_written, image_state, sequential;
+  char why_not_restartable[sizeof(CheckpointCost::why_not_restartable)];
 };
 
 // What a forked child does not get a copy of is copied now: shared memory, rings to which the kernel goes on writing, and
@@ -104,6 +107,8 @@ void ForkBackEnd::write_in_child(Report& report) {
   report.bytes_written = attempt_.cost.bytes_written;
   report.image_state = attempt_.cost.image_state;
   report.sequential = attempt_.cost.sequential_copies;
+  std::memcpy(report.why_not_restartable, attempt_.cost.why_not_restartable,
+              sizeof(report.why_not_restartable));
 }
 
 Result<void> ForkBackEnd::write_image() {
@@ -136,6 +141,8 @@ Result<void> ForkBackEnd::await(long child, const Report& report) {
   attempt_.cost.bytes_written = report.bytes_written;
   attempt_.cost.image_state = report.image_state;
   attempt_.cost.sequential_copies = report.sequential;
+  std::memcpy(attempt_.cost.why_not_restartable, report.why_not_restartable,
+              sizeof(report.why_not_restartable));
   attempt_.cost.durable_ns = now_ns() - attempt_.requested_ns;
   return {};
 }

@@ -11,7 +11,6 @@
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/request/own_signal.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
@@ -99,11 +98,11 @@ Result<void> GuardBackEnd::accept(const MemoryMap& now) {
 Result<void> GuardBackEnd::open_ahead() {
   CKPT_TRY(accept(attempt_.capture.map_before));
   CKPT_TRY(arming_.prepare(arena_, attempt_.in_force.segment_bytes));
-  arming_.limit(now_ns() + user_settings().stop_timeout_ns);
+  arming_.limit(now_ns() + attempt_.settings.stop_timeout_ns);
   const RunningOwnThreads ours;
   int stuck = 0;
   auto stopped = stop_state.world.stop(
-      {ours.ids(), attempt_.capture.waiting.span(), own_signal.number, user_settings().stop_timeout_ns},
+      {ours.ids(), attempt_.capture.waiting.span(), own_signal.number, attempt_.settings.stop_timeout_ns},
       attempt_.space.arena(), &stuck);
   if (!stopped.ok()) return stopped.error();
   const Result<void> opened = open_ahead_stopped(stopped->first);
@@ -318,7 +317,7 @@ bool GuardBackEnd::close_in_a_stop(bool log_failure) {
   int helper_tids[CompressionThreads::kMost];
   for (const int tid : helpers.hold(helper_tids)) ours.add(tid);
   int stuck = 0;
-  auto stopped = stop_state.world.stop({ours.ids(), {}, own_signal.number, user_settings().stop_timeout_ns},
+  auto stopped = stop_state.world.stop({ours.ids(), {}, own_signal.number, attempt_.settings.stop_timeout_ns},
                                        closing_, &stuck);
   helpers.let_start();
   if (!stopped.ok()) {

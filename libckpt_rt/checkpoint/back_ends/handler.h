@@ -29,7 +29,7 @@ class HandlerBackEnd final : public ProtectingBackEnd {
   bool tracks_shared() const override;
   Result<void> offer_shared(std::span<const Mapping> map) override;
   Result<void> agree_on_shared(std::span<Mapping> map) override;
-  void keep_for_others(Addr page) override;
+  void save_for_others(Addr page) override;
   Result<void> await_sharers(bool complete) override;
   void serve_copier() override { watch_.protection.serve(&copier_); }
   void before_go() override;

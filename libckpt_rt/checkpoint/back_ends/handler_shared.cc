@@ -9,7 +9,6 @@
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/fork_hold.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -31,7 +30,7 @@ bool HandlerBackEnd::tracks_shared() const {
   const job::Session* session = job::session();
   // Holes must be protected, and loss of protection be seen.
   return session != nullptr && !session->ledger.own_range().empty() && watch_.can_be_kept() &&
-         !user_settings().dma && !is_filtered();
+         !attempt_.settings.dma && !is_filtered();
 }
 
 Result<void> HandlerBackEnd::offer_shared(std::span<const Mapping> map) {
@@ -83,8 +82,8 @@ Result<void> HandlerBackEnd::agree_on_shared(std::span<Mapping> map) {
   return {};
 }
 
-void HandlerBackEnd::keep_for_others(Addr page) {
-  if (SharedLedger* all = ledger()) all->keep_for_others({page, page + kPageSize});
+void HandlerBackEnd::save_for_others(Addr page) {
+  if (SharedLedger* all = ledger()) all->save_for_others({page, page + kPageSize});
 }
 
 Result<void> HandlerBackEnd::await_sharers(bool complete) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "copier/segment_size.h"
@@ -19,7 +20,7 @@
 namespace ckpt {
 
 Result<void> ProtectingBackEnd::reserve(const Room& room) {
-  const uint64_t segment = attempt_.in_force.segment_bytes, set = user_settings().pool_bytes;
+  const uint64_t segment = attempt_.in_force.segment_bytes, set = attempt_.settings.pool_bytes;
   open_pages_.make_list(attempt_.space.arena());
   // A buffer for every segment, and the reserve, which copies in order do not use.
   const uint64_t all = set + most_segments(room.memory, segment) * segment / 3 * 4;
@@ -74,8 +75,7 @@ Result<void> ProtectingBackEnd::open_image() {
 void ProtectingBackEnd::buffer_released(void* self, uint32_t buffer) {
   auto& b = *static_cast<ProtectingBackEnd*>(self);
   if (buffer != kNoBuffer) b.pool_.release(buffer);
-  checkpoint_progress::written(b.attempt_.image.sink().memory_bytes() +
-                               b.copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize);
+  checkpoint_progress::written(b.copied_bytes());
 }
 
 void ProtectingBackEnd::add_own_ranges() {
@@ -98,22 +98,29 @@ bool ProtectingBackEnd::writes_at_once() const {
   return pool_size_ == PoolSize::kAsSet || table_.size() > pool_.buffers() / 4 * 3;
 }
 
-void ProtectingBackEnd::expect_progress() {
-  checkpoint_progress::expect(table_.bytes_to_copy() + attempt_.eager.bytes());
+void ProtectingBackEnd::plan() {
+  planned_bytes_ = table_.bytes_to_copy() + attempt_.eager.bytes();
+  checkpoint_progress::expect(planned_bytes_);
+}
+
+// Pages of zeros are not in the image.
+uint64_t ProtectingBackEnd::copied_bytes() {
+  return attempt_.image.sink().memory_bytes() +
+         copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize;
 }
 
 // The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
 bool ProtectingBackEnd::start_engine() {
-  if (!user_settings().dma) return false;
+  if (!attempt_.settings.dma) return false;
   DmaSettings settings;
   settings.most_bytes = static_cast<uint32_t>(attempt_.in_force.segment_bytes);
-  settings.burst_bytes = user_settings().dma_burst_bytes;
-  settings.speed.bytes_per_second = user_settings().dma_bytes_per_second;
+  settings.burst_bytes = attempt_.settings.dma_burst_bytes;
+  settings.speed.bytes_per_second = attempt_.settings.dma_bytes_per_second;
   engine_.emplace(source_, copier_.listener(), settings);
   if (engine_->reserve(attempt_.space.arena()) &&
       own_threads.engine.spawn([](void* e) { static_cast<DmaCopyEngine*>(e)->run(); }, &*engine_,
                                DescriptorTable::kShareWithCaller) == 0) {
-    copier_.use(*engine_, user_settings().dma_threshold);
+    copier_.use(*engine_, attempt_.settings.dma_threshold);
     attempt_.in_force.engine = true;
     return true;
   }
@@ -135,7 +142,7 @@ void ProtectingBackEnd::limit_copies_ahead() {
 
 bool ProtectingBackEnd::copy_all() {
   const bool by_engine = start_engine();
-  copier_.set_order(user_settings().order);
+  copier_.set_order(attempt_.settings.order);
   limit_copies_ahead();
   const bool complete = copier_.run(attempt_.in_force.increments);
   if (by_engine) {
@@ -187,7 +194,7 @@ void ProtectingBackEnd::count() {
 
 // While a watch is kept the size stays: what is protected is known by segment.
 void ProtectingBackEnd::choose_next_segment() {
-  if (!user_settings().segment_auto || attempt_.in_force.increments) return;
+  if (!attempt_.settings.segment_auto || attempt_.in_force.increments) return;
   const uint64_t forced = attempt_.cost.forced_copies, in_order = attempt_.cost.sequential_copies;
   const uint64_t bytes = attempt_.in_force.segment_bytes, next = next_segment(bytes, forced, in_order);
   log_format(attempt_.space.log(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10,
@@ -197,7 +204,7 @@ void ProtectingBackEnd::choose_next_segment() {
 
 Result<void> ProtectingBackEnd::finish() {
   before_go();
-  expect_progress();
+  plan();
   // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory
   // that came while protection was under way.
   if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) writer_.write();
@@ -226,6 +233,8 @@ Result<void> ProtectingBackEnd::finish() {
   if (!complete) return memory_went();
   // Most threads have left the stop long ago.
   if (const int late = late_signal(); late != 0) return signalled_late(late);
+  // Else an image without some of the memory would pass for whole. commit() asks for what checks have found.
+  CHECK_EQ(planned_bytes_, copied_bytes());
 
   count();
   CKPT_TRY(attempt_.describe());

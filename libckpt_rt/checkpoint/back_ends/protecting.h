@@ -77,7 +77,7 @@ class ProtectingBackEnd : public BackEnd {
   // In the stop. Of what was offered the rest becomes kEager.
   virtual Result<void> agree_on_shared(std::span<Mapping>) { return {}; }
   // The page is about to lose its protection.
-  virtual void keep_for_others(Addr) {}
+  virtual void save_for_others(Addr) {}
 
   // Threads still stand: from now on faults and events go to the copier.
   virtual void serve_copier() {}
@@ -101,6 +101,7 @@ class ProtectingBackEnd : public BackEnd {
   SegmentTable& table_;
   BufferPool pool_;
   FilledQueue queue_;
+  uint64_t planned_bytes_ = 0;  // of memory, when the threads stand: what is to be copied
   Copier copier_;
   WriterThread writer_{{attempt_.eager, queue_, pool_, attempt_.image.sink()}};
   OpenPages open_pages_;
@@ -115,7 +116,8 @@ class ProtectingBackEnd : public BackEnd {
   static void buffer_released(void* self, uint32_t buffer);
   bool start_engine();
   bool writes_at_once() const;
-  void expect_progress();
+  void plan();
+  uint64_t copied_bytes();
   void limit_copies_ahead();
   bool copy_all();
   Error memory_went();

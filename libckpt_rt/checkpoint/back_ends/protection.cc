@@ -118,7 +118,7 @@ Result<void> ProtectingBackEnd::release_open_pages(ArenaVector<AddrRange>& runs)
       continue;
     }
     if (!runs.push_back({page, page + kPageSize})) return no_memory("the list of pages");
-    keep_for_others(page);
+    save_for_others(page);
     arming_.release({page, page + kPageSize});
   }
   return {};

@@ -95,7 +95,7 @@ Result<void> SequentialBackEnd::commit_standing() {
   cost.pause_ns = cost.resumed_ns - attempt_.clock.began_ns();
   CKPT_TRY(describe_and_commit());
   if (attempt_.in_force.files) attempt_.file_saver.save_all(attempt_.space.log());
-  return job::written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written, cost.image_state});
+  return job::written(told_of(cost));
 }
 
 Result<void> ConcurrentBackEnd::reserve(const Room& room) {

@@ -114,7 +114,7 @@ void judge_rings(const ProcessCapture& capture, Workspace& space) {
 
 }  // namespace
 
-bool can_be_restarted(const ProcessCapture& capture, Workspace& space) {
+void note_lost_mappings(const ProcessCapture& capture, Workspace& space) {
   socket_mappings::begin();
   judge_rings(capture, space);
   if (capture.probe.value != 0)
@@ -134,16 +134,23 @@ bool can_be_restarted(const ProcessCapture& capture, Workspace& space) {
     if (lost.what == nullptr) continue;
     constexpr size_t kMost = 512;
     char* text = static_cast<char*>(space.arena().allocate(kMost, 1));
-    if (text == nullptr) return false;
+    if (text == nullptr) {
+      space.note(2, "what the program has mapped cannot be told: no memory for the words");
+      return;
+    }
     *fmt::format_to_n(text, kMost - 1, "the program has mapped {}{}{}{}: {}", lost.what,
                       m.path_len != 0 ? " (" : "", std::string_view(m.path, m.path_len),
                       m.path_len != 0 ? ")" : "", lost.why)
          .out = '\0';
     note_once(space, lost.forbids_restart ? 2 : 1, text);
   }
-  const auto notes = space.notes();
-  return capture.descriptors.can_come_back() &&
-         std::none_of(notes.begin(), notes.end(), [](const NoteLine& n) { return n.severity == 2; });
+}
+
+std::string_view why_no_restart(const ProcessCapture& capture, const Workspace& space) {
+  for (const NoteLine& n : space.notes()) {
+    if (n.severity == 2) return n.text;
+  }
+  return capture.descriptors.why_no_restart();
 }
 
 }  // namespace ckpt

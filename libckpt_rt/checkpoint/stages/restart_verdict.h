@@ -1,14 +1,18 @@
-// Will a restart of the image be possible? Judged in the stop, of what is known then.
+// Will a restart of the image be possible? Notes of severity 2 say why not.
 //
-// Owner: one Attempt. Callers: the agent, threads standing.
+// Owner: one Attempt. Callers: the agent; mode fork: also the child that writes the image.
 #pragma once
+
+#include <string_view>
 
 #include "libckpt_rt/checkpoint/stages/process_capture.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 
 namespace ckpt {
 
-// False: a note of severity 2 says why not. Notes what mappings lose.
-bool can_be_restarted(const ProcessCapture& capture, Workspace& space);
+// Notes what a restart loses of mappings and rings, as known in the stop.
+void note_lost_mappings(const ProcessCapture& capture, Workspace& space);
+// The verdict, when the image has all its notes: the first of severity 2. Empty: a restart is possible.
+std::string_view why_no_restart(const ProcessCapture& capture, const Workspace& space);
 
 }  // namespace ckpt

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/kept_settings.h"
@@ -247,7 +248,7 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
                       "what is under way in a connection cannot be saved; the checkpoint is taken again");
   }
   parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
-  parts_.cost.restartable = can_be_restarted(capture, parts_.space);
+  note_lost_mappings(capture, parts_.space);
   return {};
 }
 
@@ -260,7 +261,8 @@ void Stop::go() {
 }
 
 void Stop::release() {
-  if (stands_) stop_state.world.release();
+  // Released twice, the threads of the next stop would not wait.
+  if (stands_ && CHECK(stop_state.world.requested())) stop_state.world.release();
   stands_ = false;
 }
 

@@ -1,6 +1,7 @@
 // The processor that the caller runs on, without a system call: none could be refused or cost time.
 //
 // Source: the kernel's own getcpu(2) in the vDSO, which reads the limit of a segment that holds it.
+// Owner: libckpt_rt/core/kernel. Callers: any thread, also in a signal handler.
 #pragma once
 
 #include <cstdint>

@@ -32,6 +32,11 @@ void count_failure(const Error& error) {
   std::memcpy(counted.last_error, error.text, sizeof(counted.last_error));
 }
 
+void set_last_error(const Error& error) {
+  ScopedLock guard(lock);
+  std::memcpy(counted.last_error, error.text, sizeof(counted.last_error));
+}
+
 Statistics read() {
   ScopedLock guard(lock);
   return counted;

@@ -25,6 +25,8 @@ namespace statistics {
 // image: absolute path.
 void count_success(int64_t pause_ns, int64_t processor_ns, const char* image);
 void count_failure(const Error& error);
+// Of a checkpoint that was taken, and that no restart can use.
+void set_last_error(const Error& error);
 Statistics read();
 // Going back: the figures are of now, not of the checkpoint.
 void put_back(const Statistics& all);

@@ -10,6 +10,6 @@ constinit Settings kept;
 }
 
 const Settings& user_settings() { return kept; }
-CKPT_START_PATH void keep_user_settings(const Settings& settings) { kept = settings; }
+CKPT_START_PATH void remember_user_settings(const Settings& settings) { kept = settings; }
 
 }  // namespace ckpt

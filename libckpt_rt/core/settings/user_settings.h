@@ -2,15 +2,15 @@
 // checkpoint has made of it: checkpoint/in_force.h.
 //
 // Owner:     libckpt_rt, in its data, so that an image holds it and a restarted process has the same.
-// Callers:   any thread: read only. keep_user_settings(): the preload constructor, once.
+// Callers:   any thread: read only. remember_user_settings(): the preload constructor, once.
 #pragma once
 
 #include "base/settings/settings.h"
 
 namespace ckpt {
 
-// Before keep_user_settings(): the defaults.
+// Before remember_user_settings(): the defaults.
 const Settings& user_settings();
-void keep_user_settings(const Settings& settings);
+void remember_user_settings(const Settings& settings);
 
 }  // namespace ckpt

@@ -81,7 +81,7 @@ bool exchange(int fd, uint16_t port, int flags, sockaddr_storage& peer, socklen_
 
 }  // namespace
 
-void keep_name(const char* hosts) { keeper_length = unaccepted_address(hosts, keeper); }
+void remember_name(const char* hosts) { keeper_length = unaccepted_address(hosts, keeper); }
 
 long accept4_over_hosts(int fd, void* address, socklen_t* length, int flags) {
   for (;;) {

@@ -1,6 +1,6 @@
 /* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, reclaimed, reclaimed-pieces,
- * increments, shared, placed, growth, given-back, ring, alone, last, drop, stuck, critical, exec N. Plain C:
- * the header is for such programs. */
+ * increments, shared, placed, growth, given-back, ring, alone, last, drop, lost, lost-child, stuck, critical,
+ * exec N. Plain C: the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
 #include <errno.h>
@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -394,6 +395,39 @@ static void ring(void) {
   for (int i = 0; i < 3; ++i) take();
 }
 
+/* Descriptors that no image has. */
+static void* has_descriptors_of_its_own(void* none) {
+  if (unshare(CLONE_FILES) != 0) fail("unshare");
+  be_ready();
+  for (;;) pause();
+  return none;
+}
+
+/* A checkpoint that can be restarted, and one that cannot: for what this process does, or a child. */
+static void lost(int in_child) {
+  take();
+  if (!in_child) {
+    start(has_descriptors_of_its_own);
+  } else {
+    int up[2];
+    char byte;
+    if (pipe(up) != 0) fail("pipe");
+    const pid_t child = fork();
+    if (child < 0) fail("fork");
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      start(has_descriptors_of_its_own);
+      if (write(up[1], "", 1) != 1) fail("write");
+      for (;;) pause();
+    }
+    if (read(up[0], &byte, 1) != 1) fail("read");
+  }
+  struct ckpt_rt_result result = {.size = sizeof(result)};
+  int returned = ckpt_rt_checkpoint(&result);
+  printf("returned %d sequence %d error %s\n", returned, (int)result.sequence, result.error);
+  answer_lines();
+}
+
 static int tasks(void) {
   struct stat status;
   return stat("/proc/self/task", &status) == 0 ? (int)status.st_nlink - 2 : -1;
@@ -445,6 +479,10 @@ int main(int argc, char** argv) {
     syscall(SYS_exit, 7); /* of the only thread: no exit_group */
   } else if (strcmp(argv[1], "drop") == 0) {
     drop();
+  } else if (strcmp(argv[1], "lost") == 0) {
+    lost(0);
+  } else if (strcmp(argv[1], "lost-child") == 0) {
+    lost(1);
   } else if (strcmp(argv[1], "stuck") == 0) {
     start(stubborn);
     answer_lines();

@@ -6,7 +6,7 @@ import struct
 import time
 import zlib
 
-from channel_support import Children, HERE, amount, listening, receive_stream, send_stream
+from channel_support import Children, HERE, amount, linger, listening, receive_stream, send_stream
 
 
 def prefork():
@@ -72,7 +72,7 @@ def backlog(family, address):
         def server():
             seen = []
             for _ in range(count):
-                time.sleep(0.15)
+                linger(0.15)
                 c, _ = s.accept()
                 with c:
                     c.send(b"!")

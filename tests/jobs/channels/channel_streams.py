@@ -6,7 +6,7 @@ import struct
 import time
 import zlib
 
-from channel_support import Children, HERE, amount, bind, both_ways, data, fail, receive_stream, remove, send_stream
+from channel_support import Children, HERE, amount, bind, both_ways, data, fail, linger, receive_stream, remove, send_stream
 
 
 # Connected streams.
@@ -154,11 +154,11 @@ def half_closed(make):
         a.close()
         crc = 0
         for _ in range(rounds):
-            time.sleep(0.004)  # its stream has ended, all of it waits here
+            linger(0.004)  # its stream has ended, all of it waits here
         crc = receive_stream(b.recv, 3, total, 0.004, to_end=True)
         send_stream(b.send, 4, total)
         b.close()
-        time.sleep(0.2)  # closed: what it has sent is still to be read
+        linger(0.2)  # closed: what it has sent is still to be read
         return crc
 
     children.start(client)

@@ -75,7 +75,7 @@ TEST(SharedLedger, WhatIsKeptIsReadWhateverIsWrittenAfterwards) {
   Rig rig(2);
   for (uint64_t page = 0; page < 100; ++page) *rig.word(page) = page + 1;
   const Addr at = rig.range.start + 20 * kPageSize;
-  rig.members[0].ledger.keep_for_others({at, at + kPageSize});
+  rig.members[0].ledger.save_for_others({at, at + kPageSize});
   for (uint64_t page = 0; page < 40; ++page) *rig.word(page) = 7777;
   // Its whole unit, and no other.
   const uint64_t first = (at.value & ~(kUnit - 1)) - rig.range.start.value;
@@ -90,9 +90,9 @@ TEST(SharedLedger, WhatIsKeptIsReadWhateverIsWrittenAfterwards) {
 TEST(SharedLedger, TheFirstToKeepWinsAndLaterOnesChangeNothing) {
   Rig rig(2);
   *rig.word(5) = 1;
-  rig.members[0].ledger.keep_for_others(rig.range);
+  rig.members[0].ledger.save_for_others(rig.range);
   *rig.word(5) = 2;
-  rig.members[1].ledger.keep_for_others(rig.range);
+  rig.members[1].ledger.save_for_others(rig.range);
   *rig.word(5) = 3;
   EXPECT_EQ(rig.read_word(rig.members[0], 5), 1u);
   EXPECT_EQ(rig.read_word(rig.members[1], 5), 1u);
@@ -102,7 +102,7 @@ TEST(SharedLedger, TheFirstToKeepWinsAndLaterOnesChangeNothing) {
 TEST(SharedLedger, APageMadeSinceIsNotThere) {
   Rig rig(2);
   *rig.word(3) = 1;
-  rig.members[0].ledger.keep_for_others(rig.range);
+  rig.members[0].ledger.save_for_others(rig.range);
   *rig.word(4) = 9;
   EXPECT_EQ(rig.read_word(rig.members[1], 4), 0u);
   // Nor does it come to be by being read.
@@ -120,7 +120,7 @@ TEST(SharedLedger, NothingIsKeptWhenAllHaveCopied) {
   EXPECT_TRUE(rig.members[1].ledger.needed());
   rig.members[1].ledger.copied();
   EXPECT_FALSE(rig.members[0].ledger.needed());
-  rig.members[0].ledger.keep_for_others(rig.range);
+  rig.members[0].ledger.save_for_others(rig.range);
   EXPECT_EQ(rig.members[0].ledger.kept(), 0u);
 }
 
@@ -166,7 +166,7 @@ TEST(SharedLedger, AReaderNeverSeesWhatWasWrittenSince) {
         for (uint64_t n = 0; n < pages; ++n) {
           const uint64_t page = (n * 13 + w * 50) % pages;
           const Addr at = rig.range.start + page * kPageSize;
-          rig.members[w].ledger.keep_for_others({at, at + kPageSize});
+          rig.members[w].ledger.save_for_others({at, at + kPageSize});
           std::atomic_ref(*rig.word(page)).store(1, std::memory_order_relaxed);
         }
       });
