@@ -161,6 +161,16 @@ class Probed(SteppedTest):
     def call(self):
         self.assertEqual(self.ask("round(lib.cbrt(ctypes.c_double(27)))"), "3")
 
+    def test_a_jump_in_the_code(self):
+        """A program, or a library, that replaces functions writes jumps over them. A byte of the distance may look like a probe."""
+        self.do("at = ctypes.cast(lib.cbrt, ctypes.c_void_p).value", "mem = open('/proc/self/mem', 'r+b', 0)",
+                "put = lambda code: (mem.seek(at), mem.write(bytes.fromhex(code)))", "mem.seek(at); code = mem.read(16)")
+        for jump, restartable in (("e900cc0000", True), ("ff2500000000cccc00cc00000000", True), ("cc", False)):
+            self.do(f"put({jump!r})")
+            code, said = self.now()
+            self.assertEqual((code == 0, said["restartable"]), (restartable, restartable), (jump, said))
+            self.do("put(code.hex())")
+
     def test_a_program_with_a_probe(self):
         self.enable(True)
         # Not met yet: nothing shows it but the code.

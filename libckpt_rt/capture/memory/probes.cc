@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -38,6 +39,19 @@ bool is_probe(const unsigned char* code, const unsigned char* original, long lef
          std::memcmp(original, kNop, sizeof(kNop)) == 0;
 }
 
+// Of a jump that somebody has written over instructions, ours into libc among them: a byte of its distance may be any.
+bool is_in_jump(const unsigned char* code, const unsigned char* original, long at) {
+  constexpr unsigned char kNear = 0xe9, kFar[] = {0xff, 0x25};  // five bytes; fourteen, the address behind it
+  for (long back = 1; back <= std::min(at, 4l); ++back) {
+    if (code[at - back] == kNear && original[at - back] != kNear) return true;
+  }
+  for (long back = 2; back <= std::min(at, 13l); ++back) {
+    if (std::memcmp(code + at - back, kFar, 2) == 0 && std::memcmp(original + at - back, kFar, 2) != 0)
+      return true;
+  }
+  return false;
+}
+
 // In one page; 0: none.
 Addr probe_in_page(const Mapping& m, Addr page, int file, bool calls) {
   unsigned char original[kPageSize], code[kPageSize];
@@ -45,7 +59,8 @@ Addr probe_in_page(const Mapping& m, Addr page, int file, bool calls) {
   const long n = sys::call(__NR_pread64, file, original, kPageSize, at);
   if (n <= 0 || !KernelCopy::read(reinterpret_cast<std::byte*>(code), page, kPageSize)) return {};
   for (long i = 0; i < n; ++i) {
-    if (is_probe(code + i, original + i, n - i, calls)) return page + static_cast<uint64_t>(i);
+    if (is_probe(code + i, original + i, n - i, calls) && !is_in_jump(code, original, i))
+      return page + static_cast<uint64_t>(i);
   }
   return {};
 }
