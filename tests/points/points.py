@@ -5,6 +5,7 @@ After every kill: each image that has a name is whole; the newest is the one bef
 restart from it ends as an uninterrupted run does; and the next checkpoint of the restarted program works and leaves no .tmp.
 """
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -126,6 +127,7 @@ class Trial:
         self.images = f"{self.directory}/images"
         os.mkdir(self.images, 0o700)
         self.running = []
+        self.restarted = None  # the process that has come back, until it ends
 
     def ckpt(self, *words):
         return subprocess.run([f"{self.build}/bin/ckpt", *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
@@ -239,7 +241,7 @@ class Trial:
         line = next((l for l in self.said("restart").splitlines() if '"ok"' in l), "")
         if not line or not json.loads(line)["ok"]:
             raise Failure(f"ckpt-restart: {self.said('restart')}")
-        pid = json.loads(line)["outer_pid"]
+        pid = self.restarted = json.loads(line)["outer_pid"]
         # On, with a checkpoint: what the killed one left is no hindrance, and goes.
         answer = self.ckpt("now", pid)
         if answer.returncode != 0:
@@ -250,11 +252,15 @@ class Trial:
         with open(f"{self.directory}/end", "w", encoding="ascii"):
             pass
         wait_until("the program's end", lambda: process.poll() is not None)
+        self.restarted = None
         out = self.said("out")
         if process.returncode != 0 or out != REFERENCE:
             raise Failure(f"exit {process.returncode}, output {out!r}, uninterrupted {REFERENCE!r}")
 
     def end(self):
+        if self.restarted:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.restarted, signal.SIGKILL)
         for process in self.running:
             if process.poll() is None:
                 process.kill()
