@@ -42,8 +42,8 @@ class Alone(unittest.TestCase):
                 "print(os.environ['SLURM_PROCID'], os.environ['SLURM_LOCALID'], os.environ['SLURM_NODEID'], os.environ['SLURM_GTIDS'], "
                 "os.environ['SLURM_CPUS_ON_NODE'], os.environ['SLURM_TASK_PID'] == str(os.getpid()), os.fstat(int(os.environ['PMI_FD'])).st_mode >> 12, "
                 "sorted(set(n for n in names if names.count(n) > 1)))")
-        out, _ = self.srun("-n2", sys.executable, "-c", look, variables=of_script)
-        self.assertEqual(sorted(out.splitlines()), ["0 0 0 0,1 8 True 12 []", "1 1 0 0,1 8 True 12 []"])
+        out, _ = self.srun("-l", "-n2", sys.executable, "-c", look, variables=of_script)  # -l: whole lines
+        self.assertEqual(sorted(out.splitlines()), ["0: 0 0 0 0,1 8 True 12 []", "1: 1 1 0 0,1 8 True 12 []"])
 
     def test_what_the_user_preloads(self):
         out, err = self.srun("--export=ALL,LD_PRELOAD=libno-such.so", "sh", "-c", "echo $LD_PRELOAD")
