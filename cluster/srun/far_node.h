@@ -21,7 +21,11 @@ class FarNode {
 
   void say(Say what, int task, std::string_view bytes = {}) { out_ += write_frame(what, task, bytes); }
   bool wants_to_write() const { return !out_.empty() && to_.valid(); }
+  // So much that no more is to be read from there: it may be questions.
+  bool is_behind() const { return wants_to_write() && out_.size() > kMostOut; }
   void write_some();
+  // What was said is the last: its input ends.
+  void end() { to_.reset(); }
   // False: the node is gone.
   bool read_some(std::vector<Frame>& frames);
 
@@ -36,6 +40,8 @@ class FarNode {
   bool done = false;  // all of its tasks
 
  private:
+  static constexpr size_t kMostOut = 16 << 20;
+
   std::string name_, out_;
   pid_t pid_ = -1;
   ScopedFd to_, from_;

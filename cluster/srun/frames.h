@@ -15,7 +15,7 @@ namespace ckpt::cluster::srun {
 
 enum class Say : char {
   // to the node
-  kStart = 'S',     // StepOrder, once
+  kStart = 'S',     // NodeOrder (step.h), once
   kInput = 'i',     // bytes for the standard input of a task, or of all
   kInputEnd = 'I',  // no more of it
   kSignal = 'k',    // decimal
@@ -28,7 +28,7 @@ enum class Say : char {
   kError = 'e',
   kOutputEnd = 'O',
   kErrorEnd = 'E',
-  kNotStarted = 'n',  // why: a task, or with -1 the node
+  kNotStarted = 'n',  // why: a task, or with -1 all of the node
   kEnded = 'x',       // wait(2)'s status, decimal
   kDone = 'd',        // of all tasks nothing is left here
 };

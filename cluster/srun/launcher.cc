@@ -55,14 +55,14 @@ Launcher::Launcher(Step step)
       nodes_(step_.layout.nodes.size()),
       has_ended_(step_.layout.node_of.size()),
       left_(step_.layout.count()) {
+  own_words_ = &streams_.emplace_back(STDERR_FILENO, 0);
   if (step_.options.mpi == Mpi::kPmi2) pmi_ = std::make_unique<PmiServer>(step_.layout, step_.id());
 }
 
 template <typename... Args>
 void Launcher::say(const char* format, Args&&... args) {
-  if (step_.options.quiet) return;
-  const std::string line = "srun: " + fmt::format(fmt::runtime(format), std::forward<Args>(args)...) + "\n";
-  (void)!write(STDERR_FILENO, line.data(), line.size());
+  if (step_.options.quiet && !std::string_view(format).starts_with("error:")) return;
+  own_words_->say("srun: " + fmt::format(fmt::runtime(format), std::forward<Args>(args)...) + "\n");
 }
 
 bool Launcher::open_streams() {
@@ -88,6 +88,8 @@ bool Launcher::open_streams() {
   input_ = o.input == "none" || is_opened_by_node(o.input) ? -1
            : is_file(o.input)                              ? open_one(o.input, O_RDONLY)
                                                            : STDIN_FILENO;
+  // In order with the tasks' errors, where these go to the same place.
+  if (err_ != nullptr && err_->fd() == STDERR_FILENO) own_words_ = err_;
   return std::all_of(files_.begin(), files_.end(), [](const ScopedFd& f) { return f.valid(); });
 }
 
@@ -114,24 +116,64 @@ bool Launcher::connect() {
 int Launcher::run() {
   signal(SIGPIPE, SIG_IGN);
   take_signals({SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGALRM});
-  if (!open_streams()) return 1;
-  begun_ns_ = now_ns();
-  if (!connect()) return code_;
-  while (!all_done()) {
-    wait_and_pass_on();
-    take_interrupts();
-    look_at_clock();
-  }
-  for (FarNode& n : nodes_) {
-    if (!n.there()) continue;
-    n.say(Say::kAllSaid, -1);
-    n.write_some();
-  }
-  for (FarNode& n : nodes_) {
-    while (n.pid() > 0 && waitpid(n.pid(), nullptr, 0) < 0 && errno == EINTR) {
+  tick();
+  if (!open_streams()) {
+    code_ = 1;
+  } else if (connect()) {
+    while (!all_done()) {
+      wait_and_pass_on();
+      tick();
+      take_interrupts();
+      look_at_clock();
     }
   }
+  end_nodes();
   return code_;
+}
+
+void Launcher::end_nodes() {
+  for (FarNode& n : nodes_) {
+    if (n.there()) n.say(Say::kAllSaid, -1);
+  }
+  int stop = SIGTERM;
+  while (true) {
+    std::vector<pid_t> waited_for;
+    std::vector<pollfd> polls;
+    for (FarNode& n : nodes_) {
+      n.write_some();
+      if (!n.wants_to_write()) n.end();
+      if (n.pid() > 0 && waitpid(n.pid(), nullptr, WNOHANG) == 0) {
+        waited_for.push_back(n.pid());
+        polls.push_back({n.from(), POLLIN, 0});
+        polls.push_back({n.wants_to_write() ? n.to() : -1, POLLOUT, 0});
+      }
+    }
+    for (const OutputStream& s : streams_) {
+      if (s.wants_to_write()) polls.push_back({s.fd(), POLLOUT, 0});
+    }
+    if (polls.empty() && waited_for.empty()) return;
+    if (ppoll(polls.data(), polls.size(), nullptr, wait_mask()) > 0) {
+      for (OutputStream& s : streams_) {
+        const auto it =
+            std::find_if(polls.begin(), polls.end(), [&](const pollfd& p) { return p.fd == s.fd(); });
+        if (it != polls.end() && it->revents != 0 && s.wants_to_write()) write_stream(s);
+      }
+      // Nothing that counts: a way is not to be held up by what it still carries.
+      std::vector<Frame> frames;
+      for (FarNode& n : nodes_) {
+        const auto it =
+            std::find_if(polls.begin(), polls.end(), [&](const pollfd& p) { return p.fd == n.from(); });
+        if (n.there() && it != polls.end() && it->revents != 0) n.read_some(frames);
+      }
+    }
+    bool ends = false;
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ends = has_come(s) || ends;
+    if (!ends) continue;
+    // The user waits no longer: for the nodes, nor for those who do not read.
+    if (waited_for.empty()) return;
+    for (const pid_t pid : waited_for) kill(pid, stop);
+    stop = SIGKILL;
+  }
 }
 
 bool Launcher::all_done() const {
@@ -158,7 +200,7 @@ void Launcher::wait_and_pass_on() {
   polls.push_back({reads ? input_ : -1, POLLIN, 0});
   for (OutputStream& s : streams_) polls.push_back({s.wants_to_write() ? s.fd() : -1, POLLOUT, 0});
   for (FarNode& n : nodes_) {
-    polls.push_back({n.from(), POLLIN, 0});
+    polls.push_back({n.is_behind() ? -1 : n.from(), POLLIN, 0});
     polls.push_back({n.wants_to_write() ? n.to() : -1, POLLOUT, 0});
   }
   const bool clock =
@@ -169,10 +211,7 @@ void Launcher::wait_and_pass_on() {
   size_t at = 1;
   for (OutputStream& s : streams_) {
     if (polls[at++].revents == 0) continue;
-    const bool read = s.write_some(
-        [this](int node, size_t bytes) { nodes_[static_cast<size_t>(node)].outputs.passed_on(bytes); });
-    if (read) continue;
-    for (FarNode& n : nodes_) n.say(&s == err_ ? Say::kErrorEnd : Say::kOutputEnd, -1);
+    write_stream(s);
   }
   for (size_t i = 0; i < nodes_.size(); ++i, at += 2) {
     FarNode& n = nodes_[i];
@@ -188,12 +227,37 @@ void Launcher::wait_and_pass_on() {
   for (FarNode& n : nodes_) n.write_some();
 }
 
+void Launcher::write_stream(OutputStream& s) {
+  const bool read = s.write_some(
+      [this](int node, size_t bytes) { nodes_[static_cast<size_t>(node)].outputs.passed_on(bytes); });
+  if (read) return;
+  const int error = errno;
+  // Both may lead there.
+  for (FarNode& n : nodes_) {
+    if (&s == err_) n.say(Say::kErrorEnd, -1);
+    if (&s == out_) n.say(Say::kOutputEnd, -1);
+  }
+  if (error == EPIPE) return;  // the reader has seen enough
+  code_ = std::max(code_, 1);
+  const std::string& name =
+      &s == out_ || step_.options.error.empty() ? step_.options.output : step_.options.error;
+  say("error: {}: cannot be written ({})",
+      is_file(name)             ? file_name(name, step_, -1, -1)
+      : s.fd() == STDOUT_FILENO ? "standard output"
+                                : "standard error",
+      strerror(error));
+}
+
 void Launcher::hear(size_t node, const Frame& f) {
   FarNode& n = nodes_[node];
   const bool of_node = f.task >= 0 && f.task < step_.layout.count() &&
                        step_.layout.node_of[static_cast<size_t>(f.task)] == static_cast<int>(node);
   if (f.say == Say::kTaken) n.inputs.heard(f.bytes);
   if (f.say == Say::kDone) n.done = true;
+  if (f.say == Say::kNotStarted && f.task < 0) {
+    say("error: {}: {}", n.name(), f.bytes);
+    lose(node);
+  }
   if (!of_node) return;
   const bool error = f.say == Say::kError || f.say == Say::kErrorEnd;
   OutputStream* stream = stream_of(f.task, error);
@@ -248,7 +312,7 @@ void Launcher::hear_end(int task, int status) {
   if (has_ended_[static_cast<size_t>(task)]) return;
   has_ended_[static_cast<size_t>(task)] = true;
   --left_;
-  if (first_end_ns_ == 0) first_end_ns_ = now_ns();
+  if (first_end_ns_ == 0) first_end_ns_ = run_ns_;
   ends_.push_back({task, status});
   code_ = std::max(code_, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
   if (ending_) return;
@@ -287,6 +351,10 @@ void Launcher::lose(size_t node) {
   n.done = true;
   if (!ending_) say("error: {}: its part of the step has ended before its tasks", n.name());
   for (const int task : step_.layout.tasks[node]) {
+    // With labels a begun line may be left.
+    for (const bool error : {false, true}) {
+      if (OutputStream* stream = stream_of(task, error)) stream->end(task);
+    }
     if (has_ended_[static_cast<size_t>(task)]) continue;
     has_ended_[static_cast<size_t>(task)] = true;
     --left_;
@@ -324,7 +392,7 @@ void Launcher::signal_tasks(int signal) {
 
 void Launcher::end_step(int signal) {
   ending_ = true;
-  if (signal != SIGKILL) kill_at_ns_ = now_ns() + kKillWait;
+  kill_at_ns_ = run_ns_ + kKillWait;
   signal_tasks(signal);
 }
 
@@ -337,7 +405,7 @@ void Launcher::take_interrupts() {
     end_step(SIGKILL);
   }
   if (!has_come(SIGINT)) return;
-  const int64_t now = now_ns();
+  const int64_t now = run_ns_;
   if (ending_) {
     say("forcing job termination");
     end_step(SIGKILL);
@@ -355,16 +423,24 @@ void Launcher::take_interrupts() {
   }
 }
 
+void Launcher::tick() {
+  // Longer than any look takes: between them lies a restart, or a sleep of the host.
+  constexpr int64_t kMost = 2 * kSecond;
+  const int64_t now = now_ns();
+  if (looked_ns_ != 0) run_ns_ += std::clamp<int64_t>(now - looked_ns_, 0, kMost);
+  looked_ns_ = now;
+}
+
 // --time and --wait.
 void Launcher::look_at_clock() {
   const Options& o = step_.options;
-  const int64_t now = now_ns();
+  const int64_t now = run_ns_;
   if (kill_at_ns_ != 0 && now > kill_at_ns_) {
     kill_at_ns_ = 0;
     signal_tasks(SIGKILL);
   }
   if (ending_ || left_ == 0) return;
-  if (o.time_s != 0 && now - begun_ns_ > o.time_s * kSecond) {
+  if (o.time_s != 0 && now > o.time_s * kSecond) {
     say("error: StepId={} has come to its time limit", step_.id());
     end_step(SIGKILL);
   } else if (o.wait_s != 0 && first_end_ns_ != 0 && now - first_end_ns_ > o.wait_s * kSecond) {

@@ -37,6 +37,10 @@ class Launcher {
   void act(const PmiServer::Actions& actions);
   void read_input();
   void take_interrupts();
+  void write_stream(OutputStream& stream);
+  // What is left to be said is written, the nodes end, and are waited for. Signals are heard meanwhile.
+  void end_nodes();
+  void tick();
   void look_at_clock();
   void signal_tasks(int signal);
   // Tasks that this signal does not end are killed 30 seconds later.
@@ -46,6 +50,7 @@ class Launcher {
   FarNode& node_of(int task) {
     return nodes_[static_cast<size_t>(step_.layout.node_of[static_cast<size_t>(task)])];
   }
+  // Into the standard error, as soon as it takes it. Errors, which begin with "error:", also if srun is to be quiet.
   template <typename... Args>
   void say(const char* format, Args&&... args);
 
@@ -53,13 +58,17 @@ class Launcher {
   std::deque<FarNode> nodes_;
   std::deque<OutputStream> streams_;
   OutputStream *out_ = nullptr, *err_ = nullptr;  // nullptr: dropped
+  OutputStream* own_words_ = nullptr;
   std::vector<ScopedFd> files_;
   std::unique_ptr<PmiServer> pmi_;
   std::vector<Ended> ends_;      // heard now, of one node
   std::vector<bool> has_ended_;  // tasks
   int input_ = 0, left_ = 0, code_ = 0;
   bool input_ended_ = false, ending_ = false;
-  int64_t interrupted_ns_ = 0, kill_at_ns_ = 0, first_end_ns_ = 0, begun_ns_ = 0;
+  // How long the step has run: the time of a host is another one's after a restart, and what lies between does not count.
+  int64_t run_ns_ = 1, looked_ns_ = 0;
+  // In run_ns_; 0: not yet.
+  int64_t interrupted_ns_ = 0, kill_at_ns_ = 0, first_end_ns_ = 0;
 };
 
 }  // namespace ckpt::cluster::srun

@@ -30,6 +30,8 @@ Result<Allocation> read_allocation(const Variables& variables) {
 
 namespace {
 
+constexpr int64_t kMostTasks = 10'000'000;
+
 // Places in the allocation, in its order.
 Result<std::vector<size_t>> choose_nodes(const Options& o, const Allocation& a) {
   std::vector<std::string> wanted, left_out;
@@ -57,10 +59,10 @@ Result<std::vector<size_t>> choose_nodes(const Options& o, const Allocation& a) 
   for (size_t i = 0; !wanted.empty() && i < a.nodes.size() && places.size() < most; ++i) {
     if (!has(wanted, a.nodes[i]) && !has(left_out, a.nodes[i])) places.push_back(i);
   }
-  if (places.empty() || (o.nodes != 0 && places.size() < most))
+  if (places.empty() || places.size() < static_cast<size_t>(o.least_nodes))
     return make_error(ExitCode::kUsage, 0, "more nodes are asked for than this allocation has: {}",
                       compress_hostlist(a.nodes));
-  if (o.nodes != 0) places.resize(most);
+  if (o.nodes != 0 && places.size() > most) places.resize(most);
   std::sort(places.begin(), places.end());
   return places;
 }
@@ -115,7 +117,13 @@ Result<Layout> lay_out(const Options& o, const Allocation& a) {
   if (!places.ok()) return places.error();
   const int chosen = static_cast<int>(places->size());
   int tasks = o.tasks;
-  if (tasks == 0) tasks = chosen * std::max(1, o.tasks_per_node);
+  if (tasks == 0) {
+    const int64_t all = int64_t{chosen} * std::max(1, o.tasks_per_node);
+    if (all > kMostTasks)
+      return make_error(ExitCode::kUsage, 0, "--ntasks-per-node: {} tasks on {} nodes are too many",
+                        o.tasks_per_node, chosen);
+    tasks = static_cast<int>(all);
+  }
   if (tasks < chosen) places->resize(static_cast<size_t>(tasks));
   Layout layout;
   std::vector<int> room;

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <termios.h>
 #include <unistd.h>
@@ -50,6 +52,17 @@ bool open_file(Ends& ends, const std::string& name, int flags, std::string& why)
   return ends.theirs.valid();
 }
 
+bool open_shared(Ends& ends, const std::string& name, int flags, SharedFiles& files, std::string& why) {
+  Ends opened;
+  if (!files.contains(name)) {
+    if (!open_file(opened, name, flags, why)) return false;
+    files[name] = std::move(opened.theirs);
+  }
+  ends.theirs.reset(fcntl(files[name].get(), F_DUPFD_CLOEXEC, 3));
+  if (!ends.theirs.valid()) why = name + ": " + strerror(errno);
+  return ends.theirs.valid();
+}
+
 // Relative names are meant from where the task runs.
 std::string from(const std::string& directory, const std::string& name) {
   return name[0] == '/' ? name : directory + "/" + name;
@@ -59,7 +72,8 @@ struct Streams {
   Ends in, out, err, pmi;
 };
 
-bool open_streams(const NodeOrder& order, const TaskOrder& wanted, Streams& s, std::string& why) {
+bool open_streams(const NodeOrder& order, const TaskOrder& wanted, SharedFiles& files, Streams& s,
+                  std::string& why) {
   const int write_flags = O_WRONLY | O_CREAT | (order.append ? O_APPEND : O_TRUNC);
   if (!wanted.input.empty()) {
     if (!open_file(s.in, from(order.directory, wanted.input), O_RDONLY, why)) return false;
@@ -67,14 +81,12 @@ bool open_streams(const NodeOrder& order, const TaskOrder& wanted, Streams& s, s
     return false;
   }
   if (!wanted.output.empty()) {
-    if (!open_file(s.out, from(order.directory, wanted.output), write_flags, why)) return false;
+    if (!open_shared(s.out, from(order.directory, wanted.output), write_flags, files, why)) return false;
   } else if (order.unbuffered ? !open_terminal(s.out) : !open_pipe(s.out, false)) {
     return false;
   }
-  if (!wanted.error.empty() && wanted.error == wanted.output) {
-    s.err.theirs.reset(fcntl(s.out.theirs.get(), F_DUPFD_CLOEXEC, 3));
-  } else if (!wanted.error.empty()) {
-    if (!open_file(s.err, from(order.directory, wanted.error), write_flags, why)) return false;
+  if (!wanted.error.empty()) {
+    if (!open_shared(s.err, from(order.directory, wanted.error), write_flags, files, why)) return false;
   } else if (!open_pipe(s.err, false)) {
     return false;
   }
@@ -93,12 +105,8 @@ struct Words {
   std::vector<char*> argv, envp;
   char pid[40] = "SLURM_TASK_PID=";
 
-  Words(const NodeOrder& order, const TaskOrder& wanted, int pmi) : environment(order.environment) {
-    for (const auto& [name, value] : wanted.environment) environment.push_back(name + "=" + value);
-    for (char** e = environ; *e != nullptr; ++e) {
-      const std::string_view pair = *e;
-      if (is_of_host(pair.substr(0, pair.find('=')))) environment.emplace_back(pair);
-    }
+  Words(const NodeOrder& order, const TaskOrder& wanted, int pmi)
+      : environment(environment_here(order.environment, wanted.environment, environ)) {
     if (pmi >= 0) environment.push_back("PMI_FD=" + std::to_string(pmi));
     for (const std::string& w : wanted.program) argv.push_back(const_cast<char*>(w.c_str()));
     for (const std::string& e : environment) envp.push_back(const_cast<char*>(e.c_str()));
@@ -109,9 +117,13 @@ struct Words {
 };
 
 // As slurmstepd says it, and ends.
-[[noreturn]] void run(const NodeOrder& order, const Streams& s, Words& words) {
-  give_signals_back();
+[[noreturn]] void run(const NodeOrder& order, const Streams& s, Words& words, pid_t node) {
   setpgid(0, 0);
+  // A node that is killed cannot end its tasks.
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (getppid() != node) _exit(128 + SIGKILL);
+  give_signals_back();
+  set_limits(order.inherited);
   dup2(s.in.theirs.get(), STDIN_FILENO);
   dup2(s.out.theirs.get(), STDOUT_FILENO);
   dup2(s.err.theirs.get(), STDERR_FILENO);
@@ -131,15 +143,19 @@ struct Words {
 
 }  // namespace
 
-bool start_task(const NodeOrder& order, const TaskOrder& wanted, LocalTask& task, std::string& why) {
+bool start_task(const NodeOrder& order, const TaskOrder& wanted, SharedFiles& files, LocalTask& task,
+                std::string& why) {
   task.number = wanted.task;
   Streams s;
-  bool opened = open_streams(order, wanted, s, why);
+  bool opened = open_streams(order, wanted, files, s, why);
   if (opened) {
     Words words(order, wanted, s.pmi.theirs.get());
+    const pid_t node = getpid();
     task.pid = fork();
-    if (task.pid == 0) run(order, s, words);
+    if (task.pid == 0) run(order, s, words, node);
     opened = task.pid > 0;
+    // The child does it too: whoever is first. A signal may be the next that is sent there.
+    if (opened) setpgid(task.pid, task.pid);
   }
   if (!opened) {
     if (why.empty()) why = strerror(errno);
@@ -154,6 +170,13 @@ bool start_task(const NodeOrder& order, const TaskOrder& wanted, LocalTask& task
   task.err = std::move(s.err.ours);
   task.pmi = std::move(s.pmi.ours);
   return true;
+}
+
+void signal_task(const LocalTask& task, int signal) {
+  if (task.pid <= 0 || task.ended) return;
+  const bool leads = getpgid(task.pid) == task.pid;
+  if (leads || signal == SIGKILL) kill(-task.pid, signal);
+  if (!leads) kill(task.pid, signal);
 }
 
 }  // namespace ckpt::cluster::srun

@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,12 @@ struct LocalTask {
   bool pmi_ends = false;
 };
 
+// Files for output that tasks of this node share, by their names: opened once, or each would write over what others have written.
+using SharedFiles = std::map<std::string, ScopedFd>;
 // why, if it cannot be: nothing runs then.
-bool start_task(const NodeOrder& order, const TaskOrder& wanted, LocalTask& task, std::string& why);
+bool start_task(const NodeOrder& order, const TaskOrder& wanted, SharedFiles& files, LocalTask& task,
+                std::string& why);
+// To its process group; to the task alone if it has gone to another one.
+void signal_task(const LocalTask& task, int signal);
 
 }  // namespace ckpt::cluster::srun

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,7 +20,8 @@ namespace ckpt::cluster::srun {
 
 namespace {
 
-constexpr size_t kMostOut = 1 << 20;  // kept for a launcher that does not read
+constexpr size_t kMostOut = 1 << 20;      // kept for a launcher that does not read
+constexpr size_t kMostAnswers = 1 << 20;  // kept for a task that does not
 
 // Writes what can be written now. False: nobody reads it any more.
 bool write_some(int fd, std::string& bytes) {
@@ -61,9 +63,9 @@ void Node::wait_and_pass_on() {
     polls.push_back({room ? t.out.get() : -1, POLLIN, 0});
     polls.push_back({room ? t.err.get() : -1, POLLIN, 0});
     polls.push_back({t.input.empty() ? -1 : t.in.get(), POLLOUT, 0});
-    polls.push_back(
-        {t.pmi.get(),
-         static_cast<short>((out_.size() < kMostOut ? POLLIN : 0) | (t.answers.empty() ? 0 : POLLOUT)), 0});
+    const int events = (may_ask(t) ? POLLIN : 0) | (t.answers.empty() ? 0 : POLLOUT);
+    // A closed one would end the wait even if nothing is to be done with it now.
+    polls.push_back({events != 0 ? t.pmi.get() : -1, static_cast<short>(events), 0});
   }
   if (ppoll(polls.data(), polls.size(), nullptr, wait_mask()) < 0) return;
   for (size_t i = 0; i < tasks_.size(); ++i) {
@@ -77,6 +79,11 @@ void Node::wait_and_pass_on() {
   if (polls[0].revents != 0) read_orders();
   if (const std::string word = inputs_.word(); !word.empty()) say(Say::kTaken, -1, word.substr(1));
   write_out();
+}
+
+// Answers to what it asks are kept here until it reads them.
+bool Node::may_ask(const LocalTask& t) const {
+  return out_.size() < kMostOut && t.answers.size() < kMostAnswers;
 }
 
 void Node::write_out() {
@@ -115,10 +122,11 @@ void Node::obey(const Frame& f) {
     case Say::kInput:
       inputs_.took_frame();
       input_bytes_ += f.bytes.size();
+      // All have it before it is counted how much each has taken.
       each([&](LocalTask& t) {
         if (t.in.valid()) t.input += f.bytes;
-        feed(t);
       });
+      each([&](LocalTask& t) { feed(t); });
       break;
     case Say::kInputEnd:
       each([&](LocalTask& t) {
@@ -127,9 +135,7 @@ void Node::obey(const Frame& f) {
       });
       break;
     case Say::kSignal:
-      each([&](LocalTask& t) {
-        if (!t.ended) kill(-t.pid, atoi(f.bytes.c_str()));
-      });
+      each([&](LocalTask& t) { signal_task(t, atoi(f.bytes.c_str())); });
       break;
     case Say::kPmi:
       if (one != nullptr) one->answers += f.bytes;
@@ -160,12 +166,18 @@ void Node::obey(const Frame& f) {
 }
 
 void Node::start(const Frame& f) {
-  if (started_ || !read_order(f.bytes, order_)) return;
+  if (started_) return;
+  if (!read_order(f.bytes, order_)) {
+    say(Say::kNotStarted, -1, "the order of the step cannot be read: is another version of ckpt there?");
+    return;
+  }
   started_ = true;
+  umask(order_.inherited.umask);
+  SharedFiles files;
   tasks_.resize(order_.tasks.size());
   for (size_t i = 0; i < tasks_.size(); ++i) {
     std::string why;
-    if (!start_task(order_, order_.tasks[i], tasks_[i], why))
+    if (!start_task(order_, order_.tasks[i], files, tasks_[i], why))
       say(Say::kNotStarted, order_.tasks[i].task, why);
   }
 }
@@ -190,7 +202,7 @@ void Node::read_pmi(LocalTask& t) {
     t.pmi.reset();
     return;
   }
-  if (out_.size() >= kMostOut) return;
+  if (!may_ask(t)) return;
   char bytes[kMostInFrame];
   const ssize_t n = read(t.pmi.get(), bytes, sizeof(bytes));
   if (n > 0)
@@ -208,7 +220,7 @@ void Node::feed(LocalTask& t) {
   if (t.input_ends && t.input.empty()) t.in.reset();
   size_t waits = 0;
   for (const LocalTask& one : tasks_) waits = std::max(waits, one.input.size());
-  const size_t taken = input_bytes_ - waits;
+  const size_t taken = std::max(input_taken_, input_bytes_ - std::min(waits, input_bytes_));
   inputs_.passed_on(taken - input_taken_);
   input_taken_ = taken;
 }
@@ -240,9 +252,7 @@ void Node::reap() {
 }
 
 void Node::kill_all(int signal) {
-  for (const LocalTask& t : tasks_) {
-    if (t.pid > 0 && !t.ended) kill(-t.pid, signal);
-  }
+  for (const LocalTask& t : tasks_) signal_task(t, signal);
 }
 
 void Node::end_left_over() {

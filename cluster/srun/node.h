@@ -28,6 +28,7 @@ class Node {
   void read_stream(LocalTask& task, ScopedFd& fd, Say bytes, Say end);
   void read_pmi(LocalTask& task);
   void feed(LocalTask& task);
+  bool may_ask(const LocalTask& task) const;
   void write_out();
   void reap();
   void end_left_over();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 
 namespace ckpt::cluster::srun {
 
@@ -152,10 +153,16 @@ Result<void> take(int letter, const char* name, const char* value, Options& o) {
     case 'n':
       return count(o.tasks);
     case 'N': {
-      // "2-4": as many as there are, at most 4.
-      const char* most = strrchr(value, '-');
-      value = most != nullptr ? most + 1 : value;
-      return count(o.nodes);
+      // "2-4": as many as there are, at most 4, and no fewer than 2.
+      const std::string_view text = value;
+      const size_t dash = text.find('-');
+      int least = 0, most = 0;
+      if (!read_count(text.substr(0, dash), least) ||
+          !read_count(dash == text.npos ? text : text.substr(dash + 1), most) || most < least)
+        return make_error(ExitCode::kUsage, 0, "{}: {}: is no number that fits", name, value);
+      o.least_nodes = least;
+      o.nodes = most;
+      return {};
     }
     case kTasksPerNode:
       return count(o.tasks_per_node);
@@ -228,7 +235,8 @@ Result<void> take(int letter, const char* name, const char* value, Options& o) {
 }
 
 // Those that sbatch and salloc set, and those that users set: the command line counts more.
-Result<void> take_variables(const Variables& variables, Options& o) {
+// refused: what is wrong with them, by the option that they stand for.
+void take_variables(const Variables& variables, Options& o, std::map<int, Error>& refused) {
   static constexpr struct {
     const char* name;
     int letter;
@@ -249,7 +257,10 @@ Result<void> take_variables(const Variables& variables, Options& o) {
   for (const auto& v : kVariables) {
     const char* value = variables(v.name);
     if (value == nullptr || *value == '\0') continue;
-    CKPT_TRY(take(v.letter, v.name, value, o));
+    if (auto taken = take(v.letter, v.name, value, o); !taken.ok())
+      refused.insert_or_assign(v.letter, taken.error());
+    else
+      refused.erase(v.letter);
   }
   const auto is_set = [&](const char* name) {
     const char* value = variables(name);
@@ -257,14 +268,15 @@ Result<void> take_variables(const Variables& variables, Options& o) {
   };
   o.label = is_set("SLURM_LABELIO");
   o.unbuffered = is_set("SLURM_UNBUFFEREDIO");
-  return {};
 }
 
 }  // namespace
 
 Result<Options> parse_options(const std::vector<std::string>& words, const Variables& variables) {
   Options o;
-  CKPT_TRY(take_variables(variables, o));
+  // A variable of the site or of the script is wrong only where the line does not say another value.
+  std::map<int, Error> wrong_variables;
+  take_variables(variables, o, wrong_variables);
   std::vector<std::string> copies{"srun"};
   copies.insert(copies.end(), words.begin(), words.end());
   std::vector<char*> argv;
@@ -286,9 +298,11 @@ Result<Options> parse_options(const std::vector<std::string>& words, const Varia
           "or start the ranks with mpirun",
           optopt > 0 && optopt < 256 ? std::string("-") + static_cast<char>(optopt) : name);
     CKPT_TRY(take(letter, name.c_str(), optarg, o));
+    wrong_variables.erase(letter);
     tasks_said = tasks_said || letter == 'n';
     per_node_said = per_node_said || letter == kTasksPerNode;
   }
+  if (!wrong_variables.empty()) return wrong_variables.begin()->second;
   o.command.assign(words.begin() + (optind - 1), words.end());
   if (o.command.empty())
     return make_error(ExitCode::kUsage, 0, "no program given: srun [options] PROGRAM [arguments]");

@@ -19,8 +19,9 @@ enum class Distribution { kBlock, kCyclic, kPlane };
 enum class Mpi { kNone, kPmi2 };
 
 struct Options {
-  int tasks = 0;           // 0, here and below: not said
-  int nodes = 0;           // at most
+  int tasks = 0;  // 0, here and below: not said
+  int nodes = 0;  // at most
+  int least_nodes = 0;
   int tasks_per_node = 0;  // at most
   int cpus_per_task = 0;
   int relative = 0;               // leave out so many of the allocation's nodes

@@ -49,6 +49,7 @@ NodeOrder order_for(const Step& step, int node, char** environment) {
   order.unbuffered = step.options.unbuffered;
   order.has_pmi = step.options.mpi == Mpi::kPmi2;
   order.environment = environment_of_step(step, environment);
+  order.inherited = read_inherited();
   const std::string& output = step.options.output;
   const std::string& error = step.options.error.empty() ? output : step.options.error;
   int place = 0;
@@ -76,7 +77,7 @@ std::string write_order(const NodeOrder& order) {
   std::vector<std::string> all{order.directory,
                                std::string() + (order.append ? 'a' : '-') + (order.unbuffered ? 'u' : '-') +
                                    (order.has_pmi ? 'p' : '-'),
-                               pack(order.environment)};
+                               pack(order.environment), write_inherited(order.inherited)};
   for (const TaskOrder& t : order.tasks) {
     std::vector<std::string> environment;
     for (const auto& [name, value] : t.environment) {
@@ -91,13 +92,14 @@ std::string write_order(const NodeOrder& order) {
 
 bool read_order(std::string_view bytes, NodeOrder& order) {
   std::vector<std::string> all, parts, environment;
-  if (!unpack(bytes, all) || all.size() < 3 || all[1].size() != 3 || !unpack(all[2], order.environment))
+  if (!unpack(bytes, all) || all.size() < 4 || all[1].size() != 3 || !unpack(all[2], order.environment) ||
+      !read_inherited(all[3], order.inherited))
     return false;
   order.directory = all[0];
   order.append = all[1][0] == 'a';
   order.unbuffered = all[1][1] == 'u';
   order.has_pmi = all[1][2] == 'p';
-  for (size_t i = 3; i < all.size(); ++i) {
+  for (size_t i = 4; i < all.size(); ++i) {
     TaskOrder t;
     if (!unpack(all[i], parts) || parts.size() != 6 || !unpack(parts[1], t.program) || t.program.empty() ||
         !unpack(parts[5], environment) || environment.size() % 2 != 0)

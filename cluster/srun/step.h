@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/srun/inherited.h"
 #include "cluster/srun/layout.h"
 
 namespace ckpt::cluster::srun {
@@ -38,6 +39,7 @@ struct NodeOrder {
   std::string directory;
   bool append = false, unbuffered = false, has_pmi = false;
   std::vector<std::string> environment;  // NAME=value, of all tasks
+  Inherited inherited;
   std::vector<TaskOrder> tasks;
 };
 NodeOrder order_for(const Step& step, int node, char** environment);

@@ -45,7 +45,7 @@ void OutputStream::end(int task) {
 }
 
 bool OutputStream::write_some(const std::function<void(int node, size_t bytes)>& passed_on) {
-  bool read = !closed_;
+  int error = 0;
   while (!pieces_.empty()) {
     Piece& p = pieces_.front();
     if (!p.text.empty() && !closed_) {
@@ -53,7 +53,7 @@ bool OutputStream::write_some(const std::function<void(int node, size_t bytes)>&
       const ssize_t n = write(fd_, p.text.data(), std::min<size_t>(p.text.size(), PIPE_BUF));
       if (n < 0 && (errno == EINTR || errno == EAGAIN)) return true;
       closed_ = n < 0;
-      read = read && n >= 0;
+      if (n < 0) error = errno;
       if (n > 0) p.text.erase(0, static_cast<size_t>(n));
       if (!closed_ && !p.text.empty()) return true;
     }
@@ -61,7 +61,8 @@ bool OutputStream::write_some(const std::function<void(int node, size_t bytes)>&
     pieces_.pop_front();
     if (!closed_) break;
   }
-  return read;
+  errno = error;
+  return error == 0;
 }
 
 }  // namespace ckpt::cluster::srun

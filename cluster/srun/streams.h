@@ -20,13 +20,16 @@ class OutputStream {
 
   // Bytes of a task of this node.
   void add(int node, int task, std::string_view bytes);
+  // A line of srun's own.
+  void say(std::string line) { pieces_.push_back({0, 0, std::move(line)}); }
   // The task says no more: with labels its last line may be without an end.
   void end(int task);
   bool wants_to_write() const {
     return !pieces_.empty();
   }  // also when nobody reads: they count as passed on then
   int fd() const { return fd_; }
-  // poll(2) has said that it can be written. passed_on: node, bytes. False: nobody reads it any more.
+  // poll(2) has said that it can be written. passed_on: node, bytes. False: nobody reads it any more, or it
+  // cannot be written: errno has why. Once; from then on all is dropped.
   bool write_some(const std::function<void(int node, size_t bytes)>& passed_on);
 
  private:

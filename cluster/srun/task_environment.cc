@@ -1,12 +1,12 @@
 #include "cluster/srun/task_environment.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "cluster/srun/hostlist.h"
+#include "cluster/srun/inherited.h"
 
 namespace ckpt::cluster::srun {
 
@@ -44,10 +44,56 @@ const char* name_of(Distribution d) {
   return d == Distribution::kBlock ? "block" : d == Distribution::kCyclic ? "cyclic" : "plane";
 }
 
+bool is_of_host(std::string_view variable) { return variable.starts_with("CKPT_"); }
+
+std::vector<std::string> preloaded(std::string_view list) {
+  std::vector<std::string> all;
+  while (!list.empty()) {
+    const size_t end = list.find_first_of(" :");
+    if (end != 0) all.emplace_back(list.substr(0, end));
+    list.remove_prefix(end == list.npos ? list.size() : end + 1);
+  }
+  return all;
+}
+
+// What the user wants preloaded, and then what is on this host: ours, which may lie elsewhere on the launcher's.
+std::string merge_preload(std::string_view of_user, std::string_view of_host) {
+  const std::vector<std::string> here = preloaded(of_host);
+  const auto name = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
+  std::string list;
+  for (const std::string& path : preloaded(of_user)) {
+    const bool ours =
+        name(path).starts_with("libckpt_") &&
+        std::any_of(here.begin(), here.end(), [&](const std::string& h) { return name(h) == name(path); });
+    if (ours || std::find(here.begin(), here.end(), path) != here.end()) continue;
+    list += (list.empty() ? "" : ":") + path;
+  }
+  for (const std::string& path : here) list += (list.empty() ? "" : ":") + path;
+  return list;
+}
+
 }  // namespace
 
-bool is_of_host(std::string_view variable) {
-  return variable.starts_with("CKPT_") || variable == "LD_PRELOAD";
+std::vector<std::string> environment_here(const std::vector<std::string>& of_step,
+                                          const std::map<std::string, std::string>& of_task, char** host) {
+  // In one map: a program that finds a name twice takes the first, and bash the last.
+  Values v;
+  const auto put = [&v](std::string_view pair) {
+    if (const size_t equals = pair.find('='); equals != pair.npos)
+      v[std::string(pair.substr(0, equals))] = pair.substr(equals + 1);
+  };
+  for (const std::string& pair : of_step) put(pair);
+  for (const auto& [name, value] : of_task) v[name] = value;
+  for (char** e = host; *e != nullptr; ++e) {
+    const std::string_view pair = *e, name = pair.substr(0, pair.find('='));
+    if (is_of_host(name)) put(pair);
+    if (name == "LD_PRELOAD" && name.size() < pair.size())
+      v["LD_PRELOAD"] = merge_preload(v["LD_PRELOAD"], pair.substr(name.size() + 1));
+  }
+  for (const char* ours : {"SLURM_TASK_PID", "PMI_FD"}) v.erase(ours);  // the child knows them
+  std::vector<std::string> all;
+  for (const auto& [name, value] : v) all.push_back(name + "=" + value);
+  return all;
 }
 
 std::vector<std::string> environment_of_step(const Step& step, char** environment) {
@@ -75,9 +121,7 @@ std::vector<std::string> environment_of_step(const Step& step, char** environmen
   if (!step.options.job_name.empty()) v["SLURM_JOB_NAME"] = step.options.job_name;
   v["SLURM_MPI_TYPE"] = step.options.mpi == Mpi::kPmi2 ? "pmi2" : "none";
   v["SLURM_SUBMIT_DIR"] = v.contains("SLURM_SUBMIT_DIR") ? v["SLURM_SUBMIT_DIR"] : step.directory;
-  const mode_t mask = umask(0);
-  umask(mask);
-  v["SLURM_UMASK"] = fmt::format("{:04o}", static_cast<unsigned>(mask));
+  v["SLURM_UMASK"] = fmt::format("{:04o}", static_cast<unsigned>(read_inherited().umask));
   if (step.options.mpi == Mpi::kPmi2) {
     v["PMI_JOBID"] = step.id();
     v["PMI_SIZE"] = tasks;

@@ -16,7 +16,9 @@ std::vector<std::string> environment_of_step(const Step& step, char** environmen
 // place: of the task on its node. What is known where the task is started is added there (SLURM_TASK_PID, PMI_FD).
 std::map<std::string, std::string> environment_of_task(const Step& step, int node, int place, int task);
 
-// Of this host: a task has them as the process has that starts it there.
-bool is_of_host(std::string_view variable);
+// All of a task but SLURM_TASK_PID and PMI_FD, each name once. host: of the process that starts it there: CKPT_* are taken from it, and
+// LD_PRELOAD behind what the user has there.
+std::vector<std::string> environment_here(const std::vector<std::string>& of_step,
+                                          const std::map<std::string, std::string>& of_task, char** host);
 
 }  // namespace ckpt::cluster::srun

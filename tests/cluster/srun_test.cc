@@ -8,6 +8,7 @@
 #include "cluster/srun/output_name.h"
 #include "cluster/srun/pmi/server.h"
 #include "cluster/srun/step.h"
+#include "cluster/srun/task_environment.h"
 
 namespace ckpt::cluster::srun {
 namespace {
@@ -103,6 +104,14 @@ TEST(Options, VariablesCountLess) {
   EXPECT_EQ(parsed({"--ntasks-per-node=3", "x"}, set).tasks, 0);
 }
 
+TEST(Options, TheLineCountsMoreThanAWrongVariable) {
+  const Set set{{"SLURM_MPI_TYPE", "pmix"}, {"SLURM_DISTRIBUTION", "arbitrary"}};
+  EXPECT_EQ(refused({"--mpi=pmi2", "-m", "cyclic", "x"}, set), "");
+  EXPECT_NE(refused({"--mpi=pmi2", "x"}, set).find("arbitrary"), std::string::npos);
+  EXPECT_NE(refused({"-m", "block", "x"}, set).find("--mpi=pmix"), std::string::npos);
+  EXPECT_NE(refused({"-N4-2", "x"}).find("no number"), std::string::npos);
+}
+
 TEST(Options, WhatIsNotKnownIsNamed) {
   EXPECT_NE(refused({"--pty", "sh"}).find("--pty:"), std::string::npos);
   EXPECT_NE(refused({"--bcast=/tmp/x", "sh"}).find("--bcast:"), std::string::npos);
@@ -139,6 +148,8 @@ TEST(Layout, IsThatOfSlurm) {
   EXPECT_EQ(laid_out({"-n6", "x"}, "h[1-2]", "4,2").mapping(), "(vector,(0,1,4),(1,1,2))");
   EXPECT_EQ(laid_out({"-n4", "-c2", "x"}, "h[1-2]", "4,2").counts(), (V{3, 1}));
   EXPECT_EQ(laid_out({"-n7", "x"}, "h[1-2]", "2(x2)").counts(), (V{4, 3}));
+  EXPECT_EQ(laid_out({"-N2-4", "x"}, "h[1-3]", "2(x3)").nodes.size(), 3u);
+  EXPECT_EQ(laid_out({"-N1-2", "x"}, "h[1-3]", "2(x3)").nodes.size(), 2u);
   // Fewer tasks than nodes.
   EXPECT_EQ(laid_out({"-n1", "x"}, "h[1-3]", "2(x3)").nodes, (Words{"h1"}));
   EXPECT_EQ(laid_out({"x"}, "h[1-3]", "2(x3)").counts(), (V{1, 1, 1}));
@@ -155,8 +166,20 @@ TEST(Layout, OfNoAllocation) {
   Set set{{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "h[1-2]"}};
   auto allocation = read_allocation(from(set));
   EXPECT_FALSE(lay_out(parsed({"-N3", "x"}), *allocation).ok());
+  EXPECT_FALSE(lay_out(parsed({"-N3-4", "x"}), *allocation).ok());
+  EXPECT_FALSE(lay_out(parsed({"--ntasks-per-node=10000000", "x"}), *allocation).ok());
   EXPECT_FALSE(lay_out(parsed({"-w", "h3", "x"}), *allocation).ok());
   EXPECT_FALSE(lay_out(parsed({"-r2", "x"}), *allocation).ok());
+}
+
+TEST(Environment, HasEachNameOnce) {
+  const char* host[] = {"CKPT_DIR=/here", "LD_PRELOAD=/here/libckpt_rt.so /here/libckpt_heap.so",
+                        "HOME=/root", nullptr};
+  const Words all = environment_here({"SLURM_PROCID=0", "CKPT_DIR=/there", "SLURM_TASK_PID=1",
+                                      "LD_PRELOAD=/there/libckpt_rt.so:mine.so:/there/libckpt_heap.so"},
+                                     {{"SLURM_PROCID", "3"}}, const_cast<char**>(host));
+  EXPECT_EQ(all, (Words{"CKPT_DIR=/here", "LD_PRELOAD=mine.so:/here/libckpt_rt.so:/here/libckpt_heap.so",
+                        "SLURM_PROCID=3"}));
 }
 
 TEST(OutputName, HasItsFields) {
@@ -188,12 +211,15 @@ TEST(Order, GoesToANode) {
   order.directory = "/d";
   order.has_pmi = true;
   order.environment = {"A=b"};
+  order.inherited = {027, {{4, 0}, {7, ~uint64_t{0}}}};
   order.tasks.push_back({3, {"./a", ""}, "", "out", "", {{"X", "y"}}});
   const std::string bytes = write_order(order);
   ASSERT_TRUE(read_order(bytes, got));
   EXPECT_EQ(got.tasks[0].program, order.tasks[0].program);
   EXPECT_EQ(got.tasks[0].environment, order.tasks[0].environment);
   EXPECT_TRUE(got.has_pmi && !got.append);
+  EXPECT_EQ(got.inherited.umask, 027u);
+  EXPECT_EQ(got.inherited.limits, order.inherited.limits);
   for (size_t n = 0; n < bytes.size(); ++n) {
     NodeOrder other;
     EXPECT_FALSE(read_order(std::string_view(bytes).substr(0, n), other));
@@ -290,6 +316,42 @@ TEST(Pmi, NodeAttributesAreOfANode) {
   EXPECT_NE(s.second(0, "cmd=name-lookup;name=n;").find("rc=1"), std::string::npos);
   s.second(1, "cmd=name-publish;name=n;port=p q;");
   EXPECT_NE(s.second(0, "cmd=name-lookup;name=n;").find("value=p q"), std::string::npos);
+}
+
+// The others would wait in the fence for a task whose connection is closed: its end is to end the step.
+TEST(Pmi, WhoWroteWhatIsNoneHasNotFinished) {
+  Served s(2);
+  s.say(0, "cmd=init pmi_version=1 pmi_subversion=1\n");
+  EXPECT_EQ(s.say(1, "cmd=init pmi_version=1 pmi_subversion=1\ncmd=barrier_in\n"),
+            "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n");
+  s.say(0, "cmd=no\33[31m_such\n");
+  EXPECT_EQ(s.last.close, std::vector<int>{0});
+  EXPECT_NE(s.last.why.find("no?[31m_such"), std::string::npos);
+  EXPECT_TRUE(s.server.is_in(0));
+}
+
+TEST(Pmi, WordsOfATaskAreForATerminal) {
+  Served s(1);
+  s.say(0, "cmd=init pmi_version=2 pmi_subversion=0\n");
+  s.second(0, "cmd=abort;isworld=TRUE;msg=\33[2J" + std::string(1000, 'x') + ";");
+  EXPECT_EQ(s.last.aborted_by, 0);
+  EXPECT_EQ(s.last.why, "?[2J" + std::string(196, 'x') + "...");
+}
+
+TEST(Pmi, ASpawnWithoutAnEndIsNotKept) {
+  Served s(1);
+  s.say(0, "mcmd=spawn\n");
+  for (int i = 0; i < 2 && s.last.close.empty(); ++i)
+    s.say(0, "argv=" + std::string(kMostMessage * 2 / 3, 'x') + "\n");
+  EXPECT_EQ(s.last.close, std::vector<int>{0});
+}
+
+TEST(Pmi, ItsFormIsThatOfEachMessage) {
+  Served s(1);
+  EXPECT_EQ(s.say(0, "cmd=get_appnum\ncmd=init pmi_version=2 pmi_subversion=0\n14    cmd=job-getid;"),
+            "cmd=appnum rc=0 appnum=-1\ncmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n"
+            "38    cmd=job-getid-response;rc=0;jobid=7.0;");
+  EXPECT_TRUE(s.last.close.empty());
 }
 
 TEST(Pmi, WhatIsNoneEndsTheConnection) {

@@ -6,7 +6,17 @@ namespace ckpt::cluster::srun {
 
 namespace {
 
-constexpr size_t kMostBytes = size_t{1} << 30;  // of values, of all tasks
+constexpr size_t kMostBytes = size_t{1} << 30;  // of all tasks
+constexpr size_t kMostWords = 200;
+
+// For a terminal, whatever a task has written.
+std::string printable(const std::string& text) {
+  std::string words = text.substr(0, kMostWords);
+  for (char& c : words) {
+    if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  }
+  return text.size() > kMostWords ? words + "..." : words;
+}
 
 }  // namespace
 
@@ -16,16 +26,16 @@ PmiServer::PmiServer(const Layout& layout, std::string id)
       tasks_(layout.node_of.size()),
       of_nodes_(layout.nodes.size()),
       ring_(layout.node_of.size()) {
-  values_["PMI_process_mapping"] = layout_.mapping();
+  keep(values_, "PMI_process_mapping", layout_.mapping());
 }
 
 void PmiServer::hear(int task, std::string_view bytes, Actions& actions) {
   Task& t = tasks_[static_cast<size_t>(task)];
-  if (t.ended) return;
+  if (t.closed) return;
   std::vector<PmiMessage> messages;
   bool good = t.reader.feed(bytes, messages);
   for (const PmiMessage& m : messages) {
-    if (t.ended || actions.aborted_by >= 0) return;
+    if (t.closed || actions.aborted_by >= 0) return;
     if (m.command == "init") {
       t.began = true;
       const bool second = m.get("pmi_version") == "2";
@@ -36,35 +46,57 @@ void PmiServer::hear(int task, std::string_view bytes, Actions& actions) {
                                                                 {"rc", "0"}}}));
       continue;
     }
-    const bool known = t.reader.second() ? serve_second(task, m, actions) : serve_first(task, m, actions);
+    t.second = m.second;
+    const bool known = m.second ? serve_second(task, m, actions) : serve_first(task, m, actions);
     good = good && known;
     if (!known)
-      actions.why = "its PMI has the command " + m.command.substr(0, 60) + ", which ckpt does not know";
+      actions.why =
+          "its PMI has the command " + printable(m.command.substr(0, 60)) + ", which ckpt does not know";
     if (!good) break;
   }
   if (good) return;
   if (actions.why.empty()) actions.why = "what it writes at its PMI socket is no PMI";
-  t.ended = true;
+  // Not finished: when it ends, none of the others is to wait for it.
+  t.began = t.closed = true;
   actions.close.push_back(task);
 }
 
 void PmiServer::answer(int task, const std::string& command, Pairs pairs, Actions& actions,
                        const std::string& thread) {
   if (!thread.empty()) pairs.insert(pairs.begin(), {"thrid", thread});
-  const bool second = tasks_[static_cast<size_t>(task)].reader.second();
+  const bool second = tasks_[static_cast<size_t>(task)].second;
   actions.answers.emplace_back(task, write_message(second, {command, std::move(pairs)}));
 }
 
 bool PmiServer::put(const std::string& key, const std::string& value) {
-  if (key.empty() || bytes_ + key.size() + value.size() > kMostBytes) return false;
-  bytes_ += key.size() + value.size();
-  next_values_[key] = value;
+  return !key.empty() && keep(next_values_, key, value);
+}
+
+bool PmiServer::keep(std::map<std::string, std::string>& table, const std::string& key,
+                     const std::string& value) {
+  const auto it = table.find(key);
+  const size_t before = it != table.end() ? key.size() + it->second.size() : 0;
+  if (bytes_ - before + key.size() + value.size() > kMostBytes) return false;
+  bytes_ += key.size() + value.size() - before;
+  table[key] = value;
+  return true;
+}
+
+bool PmiServer::publish(const std::string& name, const std::string& port) {
+  return !names_.contains(name) && keep(names_, name, port);
+}
+
+bool PmiServer::unpublish(const std::string& name) {
+  const auto it = names_.find(name);
+  if (it == names_.end()) return false;
+  bytes_ -= name.size() + it->second.size();
+  names_.erase(it);
   return true;
 }
 
 void PmiServer::end(int task, const std::string& command, const PmiMessage& m, Actions& actions) {
   answer(task, command, {{"rc", "0"}}, actions, m.get("thrid"));
-  tasks_[static_cast<size_t>(task)].ended = true;
+  tasks_[static_cast<size_t>(task)].finished = tasks_[static_cast<size_t>(task)].closed = true;
   actions.close.push_back(task);
 }
 
@@ -74,11 +106,14 @@ void PmiServer::fence(int task, const PmiMessage& m, Actions& actions) {
   fenced_.insert(task);
   if (static_cast<int>(fenced_.size()) < count()) return;
   fenced_.clear();
-  for (auto& [key, value] : next_values_) values_[key] = std::move(value);
+  for (auto& [key, value] : next_values_) {
+    if (const auto it = values_.find(key); it != values_.end()) bytes_ -= key.size() + it->second.size();
+    values_[key] = std::move(value);
+  }
   next_values_.clear();
   for (int t = 0; t < count(); ++t) {
     const Task& one = tasks_[static_cast<size_t>(t)];
-    answer(t, one.reader.second() ? "kvs-fence-response" : "barrier_out", {{"rc", "0"}}, actions, one.thread);
+    answer(t, one.second ? "kvs-fence-response" : "barrier_out", {{"rc", "0"}}, actions, one.thread);
   }
 }
 
@@ -107,7 +142,9 @@ void PmiServer::node_attribute(int task, const PmiMessage& m, Actions& actions) 
   const int node = layout_.node_of[static_cast<size_t>(task)];
   const auto& values = of_nodes_[static_cast<size_t>(node)];
   const auto it = values.find(m.get("key"));
-  if (it == values.end() && m.is_true("wait")) {
+  const size_t asked = m.get("key").size() + m.get("thrid").size() + sizeof(WaitsForNode);
+  if (it == values.end() && m.is_true("wait") && bytes_ + asked <= kMostBytes) {
+    bytes_ += asked;
     waiting_.push_back({task, node, m.get("key"), m.get("thrid")});
     return;
   }
@@ -119,17 +156,14 @@ void PmiServer::node_attribute(int task, const PmiMessage& m, Actions& actions) 
 void PmiServer::put_node_attribute(int task, const PmiMessage& m, Actions& actions) {
   const int node = layout_.node_of[static_cast<size_t>(task)];
   const std::string key = m.get("key"), value = m.get("value");
-  const bool fits = bytes_ + key.size() + value.size() <= kMostBytes;
-  if (fits) {
-    bytes_ += key.size() + value.size();
-    of_nodes_[static_cast<size_t>(node)][key] = value;
-  }
+  const bool fits = keep(of_nodes_[static_cast<size_t>(node)], key, value);
   answer(task, "info-putnodeattr-response", {{"rc", fits ? "0" : "1"}}, actions, m.get("thrid"));
   if (!fits) return;
   for (const WaitsForNode& w : waiting_) {
-    if (w.node == node && w.key == key)
-      answer(w.task, "info-getnodeattr-response", {{"rc", "0"}, {"found", "TRUE"}, {"value", value}}, actions,
-             w.thread);
+    if (w.node != node || w.key != key) continue;
+    bytes_ -= w.key.size() + w.thread.size() + sizeof(WaitsForNode);
+    answer(w.task, "info-getnodeattr-response", {{"rc", "0"}, {"found", "TRUE"}, {"value", value}}, actions,
+           w.thread);
   }
   std::erase_if(waiting_, [&](const WaitsForNode& w) { return w.node == node && w.key == key; });
 }
@@ -157,10 +191,10 @@ bool PmiServer::serve_first(int task, const PmiMessage& m, Actions& actions) {
     else
       answer(task, "get_result", {{"rc", "0"}, {"msg", "success"}, {"value", it->second}}, actions);
   } else if (c == "publish_name") {
-    const bool done = names_.emplace(m.get("service"), m.get("port")).second;
+    const bool done = publish(m.get("service"), m.get("port"));
     answer(task, "publish_result", {{"info", done ? "ok" : "fail"}, {"rc", done ? "0" : "1"}}, actions);
   } else if (c == "unpublish_name") {
-    const bool done = names_.erase(m.get("service")) == 1;
+    const bool done = unpublish(m.get("service"));
     answer(task, "unpublish_result", {{"info", done ? "ok" : "fail"}, {"rc", done ? "0" : "1"}}, actions);
   } else if (c == "lookup_name") {
     const auto it = names_.find(m.get("service"));
@@ -173,7 +207,7 @@ bool PmiServer::serve_first(int task, const PmiMessage& m, Actions& actions) {
     actions.why = "MPI_Comm_spawn: ckpt starts no more tasks in a step; start them all with -n";
   } else if (c == "abort") {
     actions.aborted_by = task;
-    actions.why = m.get("exitcode").empty() ? "" : "exit code " + m.get("exitcode");
+    actions.why = m.get("exitcode").empty() ? "" : "exit code " + printable(m.get("exitcode"));
   } else if (c == "finalize") {
     end(task, "finalize_ack", m, actions);
   } else {
@@ -225,9 +259,9 @@ bool PmiServer::serve_second(int task, const PmiMessage& m, Actions& actions) {
   } else if (c == "info-putnodeattr") {
     put_node_attribute(task, m, actions);
   } else if (c == "name-publish") {
-    done("name-publish-response", names_.emplace(m.get("name"), m.get("port")).second);
+    done("name-publish-response", publish(m.get("name"), m.get("port")));
   } else if (c == "name-unpublish") {
-    done("name-unpublish-response", names_.erase(m.get("name")) == 1);
+    done("name-unpublish-response", unpublish(m.get("name")));
   } else if (c == "name-lookup") {
     const auto it = names_.find(m.get("name"));
     if (it == names_.end())
@@ -240,7 +274,7 @@ bool PmiServer::serve_second(int task, const PmiMessage& m, Actions& actions) {
     actions.why = "MPI_Comm_spawn: ckpt starts no more tasks in a step; start them all with -n";
   } else if (c == "abort") {
     if (m.is_true("isworld")) actions.aborted_by = task;
-    actions.why = m.get("msg");
+    actions.why = printable(m.get("msg"));
   } else if (c == "finalize") {
     end(task, "finalize-response", m, actions);
   } else {

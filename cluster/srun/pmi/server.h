@@ -29,14 +29,17 @@ class PmiServer {
   void hear(int task, std::string_view bytes, Actions& actions);
   // It waits for others, and they for it: it has begun, and not said that it has done with PMI.
   bool is_in(int task) const {
-    return tasks_[static_cast<size_t>(task)].began && !tasks_[static_cast<size_t>(task)].ended;
+    return tasks_[static_cast<size_t>(task)].began && !tasks_[static_cast<size_t>(task)].finished;
   }
 
  private:
   struct Task {
     PmiReader reader;
-    bool began = false, ended = false;
-    std::string thread;  // `thrid` of the fence that it waits in
+    bool began = false;
+    bool finished = false;  // it has said so
+    bool closed = false;    // nothing more is heard: it has finished, or what it wrote was no PMI
+    bool second = false;    // speaks PMI-2, as far as it was heard
+    std::string thread;     // `thrid` of the fence that it waits in
   };
   struct WaitsForNode {
     int task, node;
@@ -58,6 +61,10 @@ class PmiServer {
   void node_attribute(int task, const PmiMessage& m, Actions& actions);
   void put_node_attribute(int task, const PmiMessage& m, Actions& actions);
   bool put(const std::string& key, const std::string& value);
+  bool publish(const std::string& name, const std::string& port);
+  bool unpublish(const std::string& name);
+  // In the table, in place of what the key had. False: no room.
+  bool keep(std::map<std::string, std::string>& table, const std::string& key, const std::string& value);
   int count() const { return layout_.count(); }
 
   Layout layout_;
@@ -70,7 +77,7 @@ class PmiServer {
   std::set<int> fenced_;
   std::vector<InRing> ring_;
   int in_ring_ = 0;
-  size_t bytes_ = 0;  // of all values
+  size_t bytes_ = 0;  // of all values, names, and those who wait
 };
 
 }  // namespace ckpt::cluster::srun

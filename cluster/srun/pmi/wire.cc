@@ -73,9 +73,13 @@ bool PmiReader::take_line(std::string_view line, std::vector<PmiMessage>& messag
     spawn_ = {};
     return true;
   }
-  if (in_spawn_) return take_pair(line, spawn_);
+  if (in_spawn_) {
+    spawn_bytes_ += line.size();
+    return spawn_bytes_ <= kMostMessage && take_pair(line, spawn_);
+  }
   if (line.starts_with("mcmd=")) {
     in_spawn_ = true;
+    spawn_bytes_ = line.size();
     return take_pair(line, spawn_);
   }
   PmiMessage message;
@@ -110,6 +114,7 @@ bool PmiReader::feed(std::string_view bytes, std::vector<PmiMessage>& messages) 
     broken_ = error != std::errc() || at != digits.data() + digits.size() || length > kMostMessage;
     if (broken_ || left_.size() < kLengthDigits + length) break;
     PmiMessage message;
+    message.second = true;
     broken_ = !parse_second(std::string_view(left_).substr(kLengthDigits, length), message);
     if (!broken_) messages.push_back(std::move(message));
     left_.erase(0, kLengthDigits + length);

@@ -23,18 +23,19 @@ struct PmiMessage {
   // Empty if there is none.
   std::string get(std::string_view key) const;
   bool is_true(std::string_view key) const;  // TRUE, as PMI-2 says it
+  bool second = false;                       // it came in the form of PMI-2
 };
 
 class PmiReader {
  public:
   // False: what was written is no PMI; nothing more is read.
   bool feed(std::string_view bytes, std::vector<PmiMessage>& messages);
-  bool second() const { return second_; }  // PMI-2
 
  private:
   bool take_line(std::string_view line, std::vector<PmiMessage>& messages);
   std::string left_;
   PmiMessage spawn_;  // PMI-1 spreads it over lines, up to `endcmd`
+  size_t spawn_bytes_ = 0;
   bool in_spawn_ = false, second_ = false, broken_ = false;
 };
 

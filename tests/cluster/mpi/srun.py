@@ -72,8 +72,19 @@ class Streams(Allocation, OverHosts):
         self.assertIn("srun: error: h1: task 1: Exited with exit code 1", err)
         self.assertEqual(err.count("Killed"), 2, err)
 
+    def test_what_a_script_hands_on(self):
+        """To tasks on all hosts: the mask of new files, limits, and what it preloads."""
+        script = ("umask 027; ulimit -S -c 0; export LD_PRELOAD=libm.so.6:$LD_PRELOAD;"
+                  "srun -n3 sh -c 'echo `umask` `ulimit -S -c` $LD_PRELOAD'")
+        out, err = self.srun(inside=script)
+        said = out.splitlines()
+        self.assertEqual(len(said), 3, err)
+        for line in said:
+            self.assertTrue(line.startswith("0027 0 libm.so.6:"), line)
+            self.assertEqual(line.count("libckpt_rt.so"), 1)
+
     def test_refused_before_the_start(self):
-        for words, said in ((["--pty", "bash"], "--pty"), (["--mpi=pmix", "./app"], "--mpi=pmix"), (["-w", "h9", "./app"], "h9 is not in this allocation"),
+        for words, said in ((["--pty", "bash"], "--pty"), (["--mpi=pmix", "./app"], "--mpi=pmix"), (["-N4-5", "./app"], "more nodes"), (["-w", "h9", "./app"], "h9 is not in this allocation"),
                             (["-n2"], "no program given")):
             done = subprocess.run([CKPT, "run", "--hosts", "h1,h2,h3", "--launch", self.hosts.launch, "--dir", self.images, "--", "srun", *words],
                                   capture_output=True, text=True)

@@ -1,0 +1,174 @@
+"""ckpt-srun on this host alone, outside of any job: an allocation of one node, whose variables are set here.
+  srun_alone.py [-v]
+"""
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SRUN = os.path.join(os.path.dirname(os.environ["CKPT"]), "ckpt-srun")
+
+
+class Alone(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="ckpt-srun-alone.")
+        self.addCleanup(shutil.rmtree, self.dir, True)
+
+    def start(self, *words, **more):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("CKPT", "SLURM", "PMI", "LD_PRELOAD"))}
+        environment.update(SLURM_JOB_ID="7", SLURM_JOB_NODELIST="n1", SLURMD_NODENAME="n1", SLURM_JOB_CPUS_PER_NODE="8",
+                           **more.pop("variables", {}))
+        started = subprocess.Popen([SRUN, *words], stdin=more.pop("stdin", subprocess.DEVNULL), stdout=more.pop("stdout", subprocess.PIPE),
+                                   stderr=more.pop("stderr", subprocess.PIPE), text=True, cwd=self.dir, env=environment, **more)
+        self.addCleanup(lambda: started.poll() is None and started.kill())
+        return started
+
+    def srun(self, *words, code=0, **more):
+        started = self.start(*words, **more)
+        out, err = started.communicate(timeout=240)
+        self.assertEqual(started.returncode, code, (out, err))
+        return out or "", err or ""
+
+    def test_variables_are_there_once(self):
+        """The batch script, a task itself, has values of its own: getenv takes the first, a shell the last."""
+        of_script = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "5", "SLURM_GTIDS": "0", "SLURM_CPUS_ON_NODE": "1",
+                     "SLURM_TASK_PID": "1", "PMI_FD": "99"}
+        look = ("import os; all = open('/proc/self/environ').read().split('\\0'); names = [e.split('=')[0] for e in all if e]; "
+                "print(os.environ['SLURM_PROCID'], os.environ['SLURM_LOCALID'], os.environ['SLURM_NODEID'], os.environ['SLURM_GTIDS'], "
+                "os.environ['SLURM_CPUS_ON_NODE'], os.environ['SLURM_TASK_PID'] == str(os.getpid()), os.fstat(int(os.environ['PMI_FD'])).st_mode >> 12, "
+                "sorted(set(n for n in names if names.count(n) > 1)))")
+        out, _ = self.srun("-l", "-n2", sys.executable, "-c", look, variables=of_script)  # -l: whole lines
+        self.assertEqual(sorted(out.splitlines()), ["0: 0 0 0 0,1 8 True 12 []", "1: 1 1 0 0,1 8 True 12 []"])
+
+    def test_what_the_user_preloads(self):
+        out, err = self.srun("--export=ALL,LD_PRELOAD=libno-such.so", "sh", "-c", "echo $LD_PRELOAD")
+        self.assertEqual(out, "libno-such.so\n", err)
+
+    def test_a_file_of_the_node(self):
+        """Two tasks have it: opened twice with O_TRUNC each would write over the other."""
+        for name in ("out.%N", "out.%n"):
+            self.srun("-n2", "-o", name, sys.executable, "-c", "import os; [os.write(1, b'%s\\n' % os.environb[b'SLURM_PROCID']) for i in range(500)]")
+        for name in ("out.n1", "out.0"):
+            with open(f"{self.dir}/{name}", encoding="ascii") as f:
+                said = f.read().splitlines()
+            self.assertEqual((said.count("0"), said.count("1"), len(said)), (500, 500, 1000))
+        self.srun("-n2", "-e", "err.%N", "-o", "o", "sh", "-c", "for i in `seq 500`; do echo $SLURM_PROCID >&2; done")
+        with open(f"{self.dir}/err.n1", encoding="ascii") as f:
+            self.assertEqual(len(f.read().splitlines()), 1000)
+
+    def test_a_file_that_is_full(self):
+        """For both streams: srun says so, names it, and fails; the tasks end."""
+        _, err = self.srun("-o", "/dev/full", "sh", "-c", "echo a; echo b >&2; yes", code=141)
+        self.assertIn("srun: error: /dev/full: cannot be written (No space left on device)", err)
+        _, err = self.srun("-o", "/dev/full", "echo", "a", code=1)
+        self.assertIn("/dev/full", err)
+
+    def test_quiet_says_errors(self):
+        _, err = self.srun("-Q", "-K", "-n2", "sh", "-c", "[ $SLURM_PROCID = 0 ] && exit 3; exec sleep 1000", code=143)
+        self.assertIn("srun: error: n1: task 0: Exited with exit code 3", err)
+        self.assertNotIn("Terminating", err)
+
+    def test_nobody_reads_the_errors(self):
+        """srun's own words wait in a pipe that is full; the step goes on to its end."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        try:
+            while True:
+                os.write(write, b"x" * 4096)
+        except BlockingIOError:
+            pass
+        os.set_blocking(write, True)
+        # The other task is heard although what is said of the first one's end is not taken yet.
+        step = self.start("-n2", "sh", "-c", "[ $SLURM_PROCID = 0 ] && { echo $$ > first.new; mv first.new first; exit 3; }; "
+                          "until [ -e first ]; do sleep 0.01; done; while [ -e /proc/`cat first` ]; do sleep 0.01; done; echo heard", stderr=write)
+        os.close(write)
+        self.assertEqual(step.stdout.readline(), "heard\n")
+        step.stdout.close()
+        said = b""
+        while chunk := os.read(read, 65536):
+            said += chunk
+        os.close(read)
+        self.assertEqual(step.wait(240), 3)
+        self.assertIn(b"task 0: Exited with exit code 3", said)
+
+    def test_a_signal_at_once(self):
+        """However early it comes: none is lost between fork and the task's own group."""
+        for _ in range(30):
+            step = self.start("-n4", "sleep", "1000")
+            while step.poll() is None and not self.children(step.pid):
+                pass
+            os.kill(step.pid, signal.SIGTERM)
+            step.communicate(timeout=240)
+            self.assertIn(step.returncode, (137, -15, 143))
+
+    @staticmethod
+    def runs(pid):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+                return f.read().split(")")[1].split()[0] not in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    @staticmethod
+    def children(pid):
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+                return [int(c) for c in f.read().split()]
+        except FileNotFoundError:
+            return []
+
+    def test_a_caller_that_has_blocked_signals(self):
+        """SIGCHLD above all: the ends of tasks are heard; and tasks have the mask of the caller."""
+        blocked = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
+        out, _ = self.srun("grep", "SigBlk", "/proc/self/status", preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, blocked))
+        wanted = sum(1 << (s - 1) for s in blocked)
+        self.assertEqual(int(out.split()[1], 16) & wanted, wanted)
+
+    def test_what_tasks_inherit(self):
+        """The mask of new files and the limits, and no descriptor of the script's."""
+        read, write = os.pipe()
+        os.set_inheritable(write, True)
+
+        def before():
+            import resource
+            os.umask(0o027)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        out, _ = self.srun("-o", "made", "sh", "-c", f"umask; ulimit -S -c; [ -e /proc/self/fd/{write} ] && echo open; true", pass_fds=[write], preexec_fn=before)
+        os.close(read)
+        os.close(write)
+        with open(self.dir + "/made", encoding="ascii") as f:
+            self.assertEqual(f.read(), "0027\n0\n")
+
+    def test_an_order_that_cannot_be_read(self):
+        node = subprocess.Popen([SRUN, "--node"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        node.stdin.write(b"S" + struct.pack("<iI", -1, 3) + b"bad")
+        node.stdin.flush()
+        what, task, length = struct.unpack("<ciI", node.stdout.read(9))
+        self.assertEqual((what, task), (b"n", -1))
+        self.assertIn(b"cannot be read", node.stdout.read(length))
+        node.stdin.close()
+        self.assertEqual(node.wait(240), 0)
+        node.stdout.close()
+
+    def test_tasks_end_with_their_node(self):
+        step = self.start("-l", "sh", "-c", "printf \"$$\\nbegun\"; exec sleep 1000")
+        number, said = step.stdout.readline().split()[1], []
+        with open(f"/proc/{number}/stat", encoding="ascii") as f:
+            node = int(f.read().split()[3])
+        os.kill(node, signal.SIGKILL)
+        out, err = step.communicate(timeout=240)
+        self.assertEqual(step.returncode, 1)
+        self.assertEqual(out, "0: begun\n")
+        self.assertIn("n1: its part of the step has ended before its tasks", err)
+        # Until then somebody has it, or what is left of it.
+        while self.runs(number):
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    unittest.main()
