@@ -70,7 +70,7 @@ void remove_tree(int directory, const std::string& name) {
   unlinkat(directory, name.c_str(), AT_REMOVEDIR);
 }
 
-// What stays from one checkpoint to the next: connections to the other hosts' processes.
+// What is used again for the next checkpoint: connections to the other hosts' processes.
 struct Connections {
   std::string name;   // the head's, of the exchange that made them; empty: there are none
   std::string hosts;  // whose
@@ -85,6 +85,7 @@ class Work {
     self_ = plan_.at("self");
     wanted_.self = self_;
     wanted_.addresses = plan_.at("addresses").get<std::vector<std::string>>();
+    wanted_.number = plan_.value("id", uint64_t{0});
     wanted_.hosts = static_cast<unsigned>(wanted_.addresses.size());
     if (self_ >= wanted_.hosts ||
         !cluster::read_secret(plan_.at("secret").get<std::string>(), wanted_.secret))
@@ -198,6 +199,7 @@ class Work {
     if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kOthersMs))
       return failure(ExitCode::kUnavailable, "the exchange of blocks", "the agent is gone",
                      "look at that host");
+    points::at("exchange.told");
     wanted_.lengths = all.at("lengths").get<std::vector<uint64_t>>();
     const bool stays = connected && all.value("connected", "") == connections_.name;
     if (!stays) {

@@ -71,8 +71,9 @@ Result<void> ExchangeProcess::start() {
   }
   // Nobody reaps it before this returns.
   child_.reset(child < 0 ? -1 : static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
-  if (!child_.valid()) return failure(ExitCode::kSystem, command_, "cannot be started", "raise ulimit -u");
-  return {};
+  if (child_.valid()) return {};
+  end();
+  return failure(ExitCode::kSystem, command_, "cannot be started", "raise ulimit -u");
 }
 
 void ExchangeProcess::go(const Json& all) {

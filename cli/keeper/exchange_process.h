@@ -1,5 +1,5 @@
 // One host's share in making or using redundancy: `ckpt keeper-exchange`, a process of its own at low priority, which
-// the host's agent starts for the first checkpoint. It stays for those that follow, with its connections to the other hosts.
+// the host's agent starts for the first checkpoint. It lives on for those that follow, with its connections to the other hosts.
 // Orders and reports are lines on a socket.
 //
 //   agent, from the head             process
@@ -10,7 +10,7 @@
 // At any time {"say": "failed", "code", "text"}; then it ends. So it does behind a plan of what is lost, which it carries
 // out at the job's priority.
 //
-// Owner: cli, the agent. One thread; the process has those of cluster/keeper/exchange.h.
+// Owner: cli, the agent. One thread; the process has those of cluster/keeper/mesh.h.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ std::string checks_of(const std::string& part);
 
 class ExchangeProcess {
  public:
-  // How long the process lives: for one plan, or for others that follow it.
+  // Whether the process ends with its plan, or lives on for the next one.
   enum class Life { kOnePlan, kStays };
   // command: of `ckpt`, which reads its plan and says how it ended as above.
   explicit ExchangeProcess(const char* command, Life life = Life::kOnePlan)

@@ -19,8 +19,9 @@ namespace ckpt::keeper {
 // What a message between exchanges begins with. A block's bytes may follow.
 struct MessageHead {
   uint32_t kind;
-  uint32_t role;    // a hello: the sender
-  uint64_t stripe;  // the end of a batch: its number
+  uint32_t role;      // a hello, a beginning, the end of a batch: the sender
+  uint64_t stripe;    // the end of a batch: its number
+  uint64_t exchange;  // whose message it is (ExchangePlan::number); a hello is of none
 };
 
 class BlockPool {
@@ -39,7 +40,7 @@ class BlockPool {
     void operator()(std::byte* memory) const { pool->give(memory); }
   };
 
-  // kStripeBlock bytes, with room for a message's head before them: a message is decrypted to where its block stays.
+  // kStripeBlock bytes, with room for a message's head before them: a message is decrypted where its block is used.
   class Block {
    public:
     Block() = default;
@@ -75,7 +76,7 @@ class BlockPool {
   static constexpr size_t kBefore = redundancy::Code::kAlignment;
   static_assert(sizeof(MessageHead) <= kBefore);
 
-  static constexpr size_t kMostFree = 64;  // 16 MiB stay from one exchange to the next
+  static constexpr size_t kMostFree = 64;  // 16 MiB, from one exchange to the next
 
   void give(std::byte* memory) {
     const std::lock_guard<std::mutex> guard(lock_);

@@ -30,7 +30,8 @@ Error Exchange::failed() const {
 
 void Exchange::gone(unsigned host) {
   const std::lock_guard<std::mutex> guard(lock_);
-  if (finished_[host] < batches() && why_.empty()) why_ = fmt::format("{}: is gone", plan_.addresses[host]);
+  if ((!begun_[host] || finished_[host] < batches()) && why_.empty())
+    why_ = fmt::format("{}: is gone", plan_.addresses[host]);
   changed_.notify_all();
 }
 
@@ -58,6 +59,8 @@ bool Exchange::take(unsigned host, const MessageHead& head, Block block, size_t 
   const std::lock_guard<std::mutex> guard(lock_);
   const auto asked_for = [&] {
     const uint64_t batch = finished_[plan_.self];
+    if (head.exchange != plan_.number || begun_[host] == (head.kind == kBegun)) return false;
+    if (head.kind == kBegun) return bytes == 0;
     if (head.kind == kFinished) return bytes == 0 && head.stripe == finished_[host] && head.stripe <= batch;
     if (head.kind != kBlock || head.stripe >= stripes_ || head.role >= plan_.hosts ||
         head.stripe < batch * batch_stripes_ || head.stripe >= (batch + 2) * batch_stripes_ || bytes == 0 ||
@@ -70,7 +73,9 @@ bool Exchange::take(unsigned host, const MessageHead& head, Block block, size_t 
                                          : encoder == host && owner == plan_.self;
   };
   bool wanted = asked_for();
-  if (wanted && head.kind == kFinished) {
+  if (wanted && head.kind == kBegun) {
+    begun_[host] = true;
+  } else if (wanted && head.kind == kFinished) {
     ++finished_[host];
   } else if (wanted) {
     wanted = arrived_.emplace(Key{head.stripe, head.role}, std::move(block)).second;
@@ -78,6 +83,10 @@ bool Exchange::take(unsigned host, const MessageHead& head, Block block, size_t 
   if (!wanted && why_.empty()) why_ = fmt::format("{}: sent what nobody asked for", plan_.addresses[host]);
   changed_.notify_all();
   return wanted;
+}
+
+MessageHead Exchange::head(MessageKind kind, unsigned role, uint64_t stripe) const {
+  return {kind, role, stripe, plan_.number};
 }
 
 Result<void> Exchange::sent(unsigned host) {
@@ -111,6 +120,21 @@ Result<Block> Exchange::await(uint64_t stripe, unsigned role) {
   }
 }
 
+Result<void> Exchange::begin_together() {
+  for (unsigned host = 0; host < plan_.hosts; ++host) {
+    if (host != plan_.self) CKPT_TRY(send(host, head(kBegun, plan_.self, 0), {}));
+  }
+  std::unique_lock<std::mutex> guard(lock_);
+  begun_[plan_.self] = true;
+  const auto missing = [this] { return std::find(begun_.begin(), begun_.end(), false); };
+  changed_.wait_for(guard, std::chrono::milliseconds(kMeetMs),
+                    [&] { return !why_.empty() || missing() == begun_.end(); });
+  if (!why_.empty()) return failed();
+  if (missing() == begun_.end()) return {};
+  return make_error(ExitCode::kUnavailable, 0, "{}: does not begin its exchange of blocks",
+                    plan_.addresses[static_cast<size_t>(missing() - begun_.begin())]);
+}
+
 // Until all hosts have finished so many.
 Result<void> Exchange::await_finished(uint64_t batches) {
   std::unique_lock<std::mutex> guard(lock_);
@@ -129,7 +153,7 @@ Result<void> Exchange::finish_batch() {
     changed_.notify_all();
   }
   for (unsigned host = 0; host < plan_.hosts; ++host) {
-    if (host != plan_.self) CKPT_TRY(send(host, {kFinished, plan_.self, batch}, {}));
+    if (host != plan_.self) CKPT_TRY(send(host, head(kFinished, plan_.self, batch), {}));
   }
   return {};
 }
@@ -175,13 +199,13 @@ Result<void> Exchange::begin_checks() {
   return {};
 }
 
-// Where it is encrypted there it is read to.
+// The block is read to the room in which it is encrypted.
 Result<void> Exchange::send_for_encoding(uint64_t stripe) {
   const unsigned role = striping_->role_of(plan_.self, stripe);
   const uint64_t bytes = bytes_of(role, stripe);
   if (role >= striping_->data() || bytes == 0) return {};
   const unsigned encoder = striping_->encoder_of(stripe);
-  const std::span<std::byte> room = mesh_.compose(encoder, {kBlock, role, stripe}, bytes);
+  const std::span<std::byte> room = mesh_.compose(encoder, head(kBlock, role, stripe), bytes);
   CKPT_TRY(read_own(stripe, room));
   stream_sum_.add(room);
   return sent(encoder);
@@ -196,7 +220,7 @@ Result<void> Exchange::send_for_rebuilding(uint64_t stripe) {
   const auto own = block->span().first(bytes);
   CKPT_TRY(read_own(stripe, own));
   for (unsigned host = 0; host < plan_.hosts; ++host) {
-    if (is_lost(host)) CKPT_TRY(send(host, {kBlock, role, stripe}, own));
+    if (is_lost(host)) CKPT_TRY(send(host, head(kBlock, role, stripe), own));
   }
   return {};
 }
@@ -232,7 +256,8 @@ Result<Block> Exchange::encode_stripe(uint64_t stripe) {
   }
   code_->encode(from, to, longest);
   for (unsigned role = data + 1; role < plan_.hosts; ++role)
-    CKPT_TRY(send(striping_->host_of(role, stripe), {kBlock, role, stripe}, all[role].span().first(longest)));
+    CKPT_TRY(
+        send(striping_->host_of(role, stripe), head(kBlock, role, stripe), all[role].span().first(longest)));
   return std::move(all[data]);
 }
 
@@ -298,19 +323,23 @@ Result<void> Exchange::run(const ExchangePlan& plan, PartStream& stream, int che
   striping_ = std::make_unique<Striping>(plan_.scheme, plan_.hosts);
   stripes_ = striping_->stripes_for(plan_.lengths);
   batch_stripes_ = plan_.lost.empty() ? kCyclesInBatch * plan_.hosts : kStripesInBatch;
+  begun_.assign(plan_.hosts, false);
   finished_.assign(plan_.hosts, 0);
   auto zeros = new_block();
   if (!zeros.ok()) return zeros.error();
   zeros_ = std::move(*zeros);
   memset(zeros_.bytes(), 0, kStripeBlock);
   if (plan_.lost.empty() || is_lost(plan_.self)) CKPT_TRY(begin_checks());
-  // Whoever has met all begins to send.
   struct Hearing {
     Hearing(Mesh& at, MeshListener* who) : mesh(at) { mesh.hear(who); }
-    ~Hearing() { mesh.hear(nullptr); }
+    ~Hearing() {
+      mesh.hear(nullptr);
+      mesh.give_room_back();
+    }
     Mesh& mesh;
   } hearing(mesh_, this);
   if (!plan_.ports.empty()) CKPT_TRY(mesh_.meet({plan_.self, plan_.secret, plan_.addresses, plan_.ports}));
+  CKPT_TRY(begin_together());
   CKPT_TRY(send_blocks(0, batch_stripes_));
   for (uint64_t batch = 0; batch < batches(); ++batch) {
     const uint64_t first = batch * batch_stripes_, end = std::min(first + batch_stripes_, stripes_);

@@ -1,10 +1,14 @@
 // The keepers' side of redundancy: hosts send each other blocks of their parts, and each host keeps its own checks.
 // After hosts were lost: the hosts that are left send their blocks, and the new hosts compute what is lost.
 //
-// Owner: cluster/keeper. One object for one checkpoint, in a process of its own, at low priority while it makes checks.
-//        The mesh's threads receive; the caller's thread does all else. Memory: the blocks of two batches, whatever a peer
-//        sends.
+// Owner: cluster/keeper. One object for one checkpoint, in a process of its own, at low priority while it makes checks. The
+//        process may live longer, for the exchanges of later checkpoints.
+//        The mesh's threads receive; the caller's thread does all else. Memory: the blocks of two batches and of one
+//        stripe, and for each other host one that comes and one that goes; whatever a peer sends.
 // Never: changes a part that is not lost; takes a block that nobody asked for.
+//
+// Each host says that it has begun, and sends nothing else before all have: over connections of an earlier exchange a host
+// receives once it has begun, and may begin much later than the others.
 //
 // A host sends the blocks of a batch while the batch before is computed, but not before all hosts have finished the one
 // before that. So the blocks under way are bounded, and every block is received at once: no host waits for a place in a
@@ -29,6 +33,7 @@ namespace ckpt::keeper {
 struct ExchangePlan {
   redundancy::Scheme scheme;
   unsigned hosts = 0, self = 0;
+  uint64_t number = 0;  // of the exchange, the same for all: a message of another one is not wanted
   cluster::Secret secret{};
   std::vector<std::string> addresses;  // of all
   std::vector<int> ports;              // empty: the mesh has met before
@@ -54,10 +59,12 @@ class Exchange final : public MeshListener {
   void gone(unsigned host) override;
   void fail(const std::string& why);
   Error failed() const;
+  MessageHead head(MessageKind kind, unsigned role, uint64_t stripe) const;
   Result<void> send(unsigned host, const MessageHead& head, std::span<const std::byte> bytes);
   Result<void> sent(unsigned host);
   Result<Block> new_block();
   Result<Block> await(uint64_t stripe, unsigned role);
+  Result<void> begin_together();
   Result<void> await_finished(uint64_t batches);
   Result<void> finish_batch();
   uint64_t batches() const { return (stripes_ + batch_stripes_ - 1) / batch_stripes_; }
@@ -87,6 +94,7 @@ class Exchange final : public MeshListener {
   std::mutex lock_;  // all below
   std::condition_variable changed_;
   std::map<Key, Block> arrived_;
+  std::vector<bool> begun_;         // of each host
   std::vector<uint64_t> finished_;  // batches, of each host
   std::string why_;
 };

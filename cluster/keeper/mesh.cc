@@ -12,7 +12,6 @@ namespace ckpt::keeper {
 
 namespace {
 
-constexpr int kMeetMs = 30'000;
 constexpr unsigned kMostStrangers = 16;  // who say nothing, at a time
 
 }  // namespace
@@ -43,7 +42,7 @@ Result<void> Mesh::meet(const Peers& peers) {
     if (!link.ok()) return link.error();
     to_[host] = std::move(*link);
     to_[host].use_libcrypto();
-    compose(host, {kHello, peers_.self, 0}, 0);
+    compose(host, {kHello, peers_.self, 0, 0}, 0);
     if (!send(host)) return make_error(ExitCode::kUnavailable, 0, "{}: is gone", peers_.addresses[host]);
   }
   std::unique_lock<std::mutex> guard(lock_);
@@ -65,7 +64,10 @@ void Mesh::accept_all() {
     (void)!poll(&wait, 1, 100);
     {
       const std::lock_guard<std::mutex> guard(lock_);
-      if (ending_ || gave_up_ || met_ == peers_.addresses.size() - 1) return;
+      if (ending_ || gave_up_ || met_ == peers_.addresses.size() - 1) {
+        listener_.reset();
+        return;
+      }
       if (wait.revents == 0 || greeted_ >= peers_.addresses.size() + kMostStrangers) continue;
     }
     ScopedFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -106,7 +108,8 @@ void Mesh::greet(ScopedFd peer) {
 
 void Mesh::receive_from(unsigned host, cluster::SealedLink link) {
   for (;;) {
-    Block block = blocks_.take();
+    // While nothing comes, which is most of the time, no memory is held for it.
+    Block block = link.wait_for_length() ? blocks_.take() : Block();
     const auto bytes = block ? link.receive_into(block.message()) : std::nullopt;
     std::unique_lock<std::mutex> guard(lock_);
     if (bytes >= sizeof(MessageHead)) changed_.wait(guard, [this] { return ending_ || hears_ != nullptr; });
@@ -124,6 +127,12 @@ void Mesh::receive_from(unsigned host, cluster::SealedLink link) {
 }
 
 bool Mesh::whole() {
+  // Nobody says anything on these; of their end only a look tells.
+  std::vector<pollfd> ends;
+  for (const cluster::SealedLink& link : to_) {
+    if (link.valid()) ends.push_back({link.fd(), POLLRDHUP, 0});
+  }
+  if (poll(ends.data(), ends.size(), 0) != 0) return false;
   const std::lock_guard<std::mutex> guard(lock_);
   return !peers_.addresses.empty() && met_ == peers_.addresses.size() - 1 &&
          std::none_of(gone_.begin(), gone_.end(), [](bool gone) { return gone; });
@@ -136,6 +145,10 @@ void Mesh::hear(MeshListener* listener) {
     if (gone_[host]) listener->gone(host);
   }
   changed_.notify_all();
+}
+
+void Mesh::give_room_back() {
+  for (cluster::SealedLink& link : to_) link.give_room_back();
 }
 
 std::span<std::byte> Mesh::compose(unsigned host, const MessageHead& head, size_t bytes) {

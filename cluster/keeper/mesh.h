@@ -18,7 +18,8 @@
 
 namespace ckpt::keeper {
 
-enum MessageKind : uint32_t { kHello = 1, kBlock, kFinished };
+enum MessageKind : uint32_t { kHello = 1, kBegun, kBlock, kFinished };
+constexpr int kMeetMs = 30'000;  // for all hosts to come, or to begin
 
 // Who hears what comes; called by the threads that receive, one at a time, with the mesh's lock held.
 class MeshListener {
@@ -43,11 +44,14 @@ class Mesh {
   Result<int> listen(const std::string& address);
   // Connects to all others, and waits until all have connected.
   Result<void> meet(const Peers& peers);
-  // No link is known to be broken.
+  // No connection is known to be broken, neither those made here nor those that came here.
   bool whole();
   // What came before waits with who sent it; who is gone already is told at once. nullptr: behind the return nobody calls
   // the one before.
   void hear(MeshListener* listener);
+
+  // Memory of messages that were sent. Between exchanges.
+  void give_room_back();
 
   // Room for `bytes` of a block behind the head; then that it goes to that host. As SealedLink's.
   std::span<std::byte> compose(unsigned host, const MessageHead& head, size_t bytes);
@@ -62,7 +66,7 @@ class Mesh {
 
   BlockPool blocks_;
   Peers peers_;
-  ScopedFd listener_;
+  ScopedFd listener_;                    // until all have come
   std::vector<cluster::SealedLink> to_;  // each only sends
   std::thread acceptor_;
   std::vector<std::thread> receivers_;

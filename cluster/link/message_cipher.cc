@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "base/sys.h"
+
 namespace ckpt::cluster {
 
 namespace {
@@ -27,7 +29,8 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-// nullptr: there is none. It is never closed: it has threads' ends and the process's end to hear of.
+// nullptr: there is none. It is never closed: it has given the C library functions to call at the end of threads and of the
+// process.
 const LibCrypto* libcrypto() {
   static LibCrypto all;
   static const bool there = [] {
@@ -43,20 +46,25 @@ const LibCrypto* libcrypto() {
   return there ? &all : nullptr;
 }
 
-// The arithmetic of libcrypto: `in` to `out`, all of it.
-bool run(const LibCrypto& by, void* context, const uint8_t* nonce, bool seals, std::span<const uint8_t> known,
-         std::span<const uint8_t> in, uint8_t* out, uint8_t* tag) {
+// The arithmetic of libcrypto, where the message is.
+bool run(const LibCrypto& by, void* context, bool seals, std::span<const uint8_t> number,
+         std::span<uint8_t> message, const uint8_t* nonce, uint8_t* tag) {
   int written = 0;
   uint8_t rest[1];  // a stream cipher has none
   if (by.begin(context, nullptr, nullptr, nullptr, nonce, seals ? 1 : 0) != 1) return false;
   if (!seals && by.control(context, kSetTag, MessageCipher::kTagBytes, tag) != 1) return false;
-  return by.update(context, nullptr, &written, known.data(), static_cast<int>(known.size())) == 1 &&
-         by.update(context, out, &written, in.data(), static_cast<int>(in.size())) == 1 &&
+  return by.update(context, nullptr, &written, number.data(), static_cast<int>(number.size())) == 1 &&
+         by.update(context, message.data(), &written, message.data(), static_cast<int>(message.size())) ==
+             1 &&
          by.finish(context, rest, &written) == 1 &&
          (!seals || by.control(context, kGetTag, MessageCipher::kTagBytes, tag) == 1);
 }
 
 }  // namespace
+
+bool random_from_kernel(std::span<uint8_t> bytes) {
+  return sys::call(__NR_getrandom, bytes.data(), bytes.size(), 0L) == static_cast<long>(bytes.size());
+}
 
 void MessageCipher::Free::operator()(void* context) const { libcrypto()->free_context(context); }
 
@@ -72,33 +80,36 @@ bool MessageCipher::use_libcrypto(bool seals) {
   return true;
 }
 
-MessageCipher::Nonce MessageCipher::next_nonce() {
-  Nonce nonce{};
-  std::memcpy(nonce.data(), &number_, sizeof(number_));
+MessageCipher::Number MessageCipher::next_number() {
+  Number number;
+  std::memcpy(number.data(), &number_, sizeof(number_));
   ++number_;
-  return nonce;
+  return number;
 }
 
-bool MessageCipher::seal(std::span<const uint8_t> known, std::span<uint8_t> message, uint8_t* tag) {
-  const Nonce nonce = next_nonce();
-  if (context_ != nullptr)
-    return run(*libcrypto(), context_.get(), nonce.data(), true, known, message, message.data(), tag);
+bool MessageCipher::seal(std::span<uint8_t> message, uint8_t* seal) {
+  uint8_t* const nonce = seal;
+  uint8_t* const tag = seal + kNonceBytes;
+  if (!random_from_kernel({nonce, kNonceBytes})) return false;
+  const Number number = next_number();
+  if (context_ != nullptr) return run(*libcrypto(), context_.get(), true, number, message, nonce, tag);
   return crypto_aead_chacha20poly1305_ietf_encrypt_detached(message.data(), tag, nullptr, message.data(),
-                                                            message.size(), known.data(), known.size(),
-                                                            nullptr, nonce.data(), key_.data()) == 0;
+                                                            message.size(), number.data(), number.size(),
+                                                            nullptr, nonce, key_.data()) == 0;
 }
 
-bool MessageCipher::open(std::span<const uint8_t> known, std::span<const uint8_t> sealed, const uint8_t* tag,
-                         uint8_t* message) {
-  const Nonce nonce = next_nonce();
+bool MessageCipher::open(std::span<uint8_t> message, const uint8_t* seal) {
+  const uint8_t* const nonce = seal;
+  const uint8_t* const tag = seal + kNonceBytes;
+  const Number number = next_number();
   if (context_ != nullptr) {
     std::array<uint8_t, kTagBytes> expected;
     std::memcpy(expected.data(), tag, kTagBytes);
-    return run(*libcrypto(), context_.get(), nonce.data(), false, known, sealed, message, expected.data());
+    return run(*libcrypto(), context_.get(), false, number, message, nonce, expected.data());
   }
-  return crypto_aead_chacha20poly1305_ietf_decrypt_detached(message, nullptr, sealed.data(), sealed.size(),
-                                                            tag, known.data(), known.size(), nonce.data(),
-                                                            key_.data()) == 0;
+  return crypto_aead_chacha20poly1305_ietf_decrypt_detached(message.data(), nullptr, message.data(),
+                                                            message.size(), tag, number.data(), number.size(),
+                                                            nonce, key_.data()) == 0;
 }
 
 }  // namespace ckpt::cluster

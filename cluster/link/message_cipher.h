@@ -1,6 +1,13 @@
 // The messages of one direction of a link, encrypted and authenticated: ChaCha20-Poly1305 (RFC 8439) with a key for this
-// direction of this connection alone, and the number of each message as nonce. So messages neither change, nor change
-// places, nor come twice.
+// direction of this connection alone. The number of each message is authenticated with it. So messages neither change, nor
+// change places, nor come twice.
+//
+// Each nonce is random, and from the kernel: a link of a program that is checkpointed goes back with it, key and number with
+// the rest of its memory, and then says other things. A nonce that were a number, or came of a generator in memory, would come
+// back too, for another message. What is sealed once more with the same nonce, because the checkpoint fell between the nonce
+// and the sending, is the same message. Of 2^32 messages with one key two have the same nonce with a probability of 2^-33.
+// Not kept apart are the lives themselves: a message recorded before the program went back opens again behind the one
+// before it (docs/hosts.md, Secrets).
 //
 // By libsodium. OpenSSL's libcrypto does the same arithmetic with wider registers, in less than half of the time: a link that
 // carries much may use it where it is installed. What one of them has sealed the other one opens.
@@ -18,10 +25,16 @@
 
 namespace ckpt::cluster {
 
+// At most 256. By the system call: what the C library (from glibc 2.41 on) or another one keeps of random bytes in memory comes
+// back with the program, and the same bytes would follow once more.
+bool random_from_kernel(std::span<uint8_t> bytes);
+
 class MessageCipher {
  public:
   using Key = std::array<uint8_t, crypto_aead_chacha20poly1305_ietf_KEYBYTES>;
+  static constexpr size_t kNonceBytes = crypto_aead_chacha20poly1305_ietf_NPUBBYTES;
   static constexpr size_t kTagBytes = crypto_aead_chacha20poly1305_ietf_ABYTES;
+  static constexpr size_t kSealBytes = kNonceBytes + kTagBytes;  // what goes with a message: nonce, tag
 
   MessageCipher() = default;
   explicit MessageCipher(const Key& key) : key_(key) {}
@@ -29,18 +42,17 @@ class MessageCipher {
   // it is.
   bool use_libcrypto(bool seals);
 
-  // known: what is authenticated, but not encrypted. The message is encrypted where it is. False: it must not be sent.
-  bool seal(std::span<const uint8_t> known, std::span<uint8_t> message, uint8_t* tag);
-  // message: as long as `sealed`, elsewhere. False: it is not what the other end has sealed next; `message` is of no use.
-  bool open(std::span<const uint8_t> known, std::span<const uint8_t> sealed, const uint8_t* tag,
-            uint8_t* message);
+  // The message is encrypted where it is; `seal` gets what goes with it. False: it must not be sent.
+  bool seal(std::span<uint8_t> message, uint8_t* seal);
+  // Decrypted where it is. False: it is not what the other end has sealed next; `message` is of no use.
+  bool open(std::span<uint8_t> message, const uint8_t* seal);
 
  private:
-  using Nonce = std::array<uint8_t, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>;
   struct Free {
     void operator()(void* context) const;
   };
-  Nonce next_nonce();
+  using Number = std::array<uint8_t, sizeof(uint64_t)>;
+  Number next_number();
 
   Key key_{};
   uint64_t number_ = 0;  // of the next message

@@ -25,7 +25,7 @@ struct Hello {
   char magic[8];
   uint8_t key[crypto_kx_PUBLICKEYBYTES];
 };
-constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '2'};
+constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '3'};
 
 bool send_all(int fd, const void* bytes, size_t n) {
   const char* at = static_cast<const char*>(bytes);
@@ -128,7 +128,10 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
   Hello own{}, other{};
   uint8_t own_secret[crypto_kx_SECRETKEYBYTES];
   std::memcpy(own.magic, kMagic, sizeof(kMagic));
-  crypto_kx_keypair(own.key, own_secret);
+  uint8_t seed[crypto_kx_SEEDBYTES];
+  if (!random_from_kernel(seed) || crypto_kx_seed_keypair(own.key, own_secret, seed) != 0)
+    return make_error(ExitCode::kSystem, errno, "the kernel gives no random bytes (getrandom)");
+  sodium_memzero(seed, sizeof(seed));
   if (!send_all(fd, &own, sizeof(own)) || !receive_all(fd, &other, sizeof(other), deadline_ns))
     return broken("said nothing");
   if (std::memcmp(other.magic, kMagic, sizeof(kMagic)) != 0)
@@ -159,21 +162,22 @@ void SealedLink::allow_silence(int ms) {
   if (ms != kSilenceMs) set_silence(socket_.get(), ms);
 }
 
+// A frame: the length of what follows, the encrypted message, its seal. A length that is changed is noticed as well: the
+// tag would be of other bytes.
+constexpr size_t kSeal = MessageCipher::kSealBytes;
+
 bool SealedLink::send(std::string_view message) {
   if (message.size() > kMostBytes) return false;
   std::memcpy(compose(message.size()).data(), message.data(), message.size());
-  return send_composed();
-}
-
-// A frame: the length of what follows, the sealed message, its tag.
-constexpr size_t kTag = MessageCipher::kTagBytes;
-
-std::span<const uint8_t> octets(const uint32_t& length) {
-  return {reinterpret_cast<const uint8_t*>(&length), sizeof(length)};
+  const bool sent = send_composed();
+  // A link says little most of the time: it does not hold the longest message for the rest of its life.
+  constexpr size_t kMostKept = 1 << 20;
+  if (composed_.size() > kMostKept) give_room_back();
+  return sent;
 }
 
 std::span<std::byte> SealedLink::compose(size_t bytes) {
-  const size_t frame = sizeof(uint32_t) + bytes + kTag;
+  const size_t frame = sizeof(uint32_t) + bytes + kSeal;
   if (composed_.size() < frame) composed_.resize(frame);
   composed_bytes_ = bytes;
   return std::span(composed_).subspan(sizeof(uint32_t), bytes);
@@ -181,16 +185,11 @@ std::span<std::byte> SealedLink::compose(size_t bytes) {
 
 bool SealedLink::send_composed() {
   if (!valid() || composed_bytes_ > kMostBytes) return false;
-  const auto length = static_cast<uint32_t>(composed_bytes_ + kTag);
+  const auto length = static_cast<uint32_t>(composed_bytes_ + kSeal);
   std::memcpy(composed_.data(), &length, sizeof(length));
   auto* message = reinterpret_cast<uint8_t*>(composed_.data()) + sizeof(length);
-  return to_.seal(octets(length), {message, composed_bytes_}, message + composed_bytes_) &&
+  return to_.seal({message, composed_bytes_}, message + composed_bytes_) &&
          send_all(fd(), composed_.data(), sizeof(length) + length);
-}
-
-bool SealedLink::open_frame(std::span<const uint8_t> sealed, uint8_t* message) {
-  const auto length = static_cast<uint32_t>(sealed.size());
-  return from_.open(octets(length), sealed.first(length - kTag), sealed.data() + length - kTag, message);
 }
 
 // From what receive() has read already, and then from the socket.
@@ -207,18 +206,30 @@ bool SealedLink::take_bytes(std::byte* to, size_t bytes) {
   return true;
 }
 
-std::optional<size_t> SealedLink::receive_into(std::span<std::byte> room) {
-  std::array<std::byte, sizeof(uint32_t)> prefix;
+std::optional<size_t> SealedLink::wait_for_length() {
   uint32_t length = 0;
-  if (!valid() || !take_bytes(prefix.data(), prefix.size())) return std::nullopt;
-  std::memcpy(&length, prefix.data(), sizeof(length));
-  if (length < kTag || length - kTag > room.size()) return std::nullopt;
-  if (sealed_.size() < length) sealed_.resize(length);
-  if (!take_bytes(sealed_.data(), length) ||
-      !open_frame({reinterpret_cast<const uint8_t*>(sealed_.data()), length},
-                  reinterpret_cast<uint8_t*>(room.data())))
+  while (valid() && buffer_.size() < sizeof(length)) {
+    char bytes[sizeof(length)];
+    const ssize_t n = ::recv(fd(), bytes, sizeof(length) - buffer_.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return std::nullopt;
+    buffer_.append(bytes, static_cast<size_t>(n));
+  }
+  if (!valid()) return std::nullopt;
+  std::memcpy(&length, buffer_.data(), sizeof(length));
+  if (length < kSeal || length > kMostBytes + kSeal) return std::nullopt;
+  return length - kSeal;
+}
+
+std::optional<size_t> SealedLink::receive_into(std::span<std::byte> room) {
+  const auto bytes = wait_for_length();
+  if (!bytes || *bytes > room.size()) return std::nullopt;
+  buffer_.erase(0, sizeof(uint32_t));
+  std::array<std::byte, kSeal> seal;
+  if (!take_bytes(room.data(), *bytes) || !take_bytes(seal.data(), seal.size()) ||
+      !from_.open({reinterpret_cast<uint8_t*>(room.data()), *bytes}, reinterpret_cast<uint8_t*>(seal.data())))
     return std::nullopt;
-  return length - kTag;
+  return bytes;
 }
 
 bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
@@ -229,11 +240,12 @@ bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
     uint32_t length = 0;
     while (buffer_.size() - at >= sizeof(length)) {
       std::memcpy(&length, buffer_.data() + at, sizeof(length));
-      if (length < kTag || length > kMostBytes + kTag) return false;
+      if (length < kSeal || length > kMostBytes + kSeal) return false;
       if (buffer_.size() - at - sizeof(length) < length) break;
-      std::string message(length - kTag, '\0');
-      if (!open_frame({reinterpret_cast<const uint8_t*>(buffer_.data()) + at + sizeof(length), length},
-                      reinterpret_cast<uint8_t*>(message.data())))
+      std::string message = buffer_.substr(at + sizeof(length), length - kSeal);
+      const char* seal = buffer_.data() + at + sizeof(length) + message.size();
+      if (!from_.open({reinterpret_cast<uint8_t*>(message.data()), message.size()},
+                      reinterpret_cast<const uint8_t*>(seal)))
         return false;
       at += sizeof(length) + length;
       messages.push_back(std::move(message));

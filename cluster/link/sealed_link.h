@@ -48,18 +48,25 @@ class SealedLink {
   // The room is valid until the next call that sends.
   std::span<std::byte> compose(size_t bytes);
   bool send_composed();
+  // The memory of that room, until the next call that sends.
+  void give_room_back() { std::vector<std::byte>().swap(composed_); }
+  size_t room_kept() const { return composed_.size(); }
   // Appends the messages that have arrived; with `wait` it waits for the first, without a limit. False: the other end
   // is gone, or bytes came that do not authenticate; `messages` has what came before.
   bool receive(std::vector<std::string>& messages, bool wait);
 
-  // The next message, decrypted into `room`; waits for it without a limit. Its length; nothing: as receive()'s false, or
+  // Waits for the next message without a limit, until its length has come, which it returns; the message is still to be
+  // received. Nothing: as receive()'s false.
+  std::optional<size_t> wait_for_length();
+  // The next message, decrypted in `room`; waits for it without a limit. Its length; nothing: as receive()'s false, or
   // it is longer than the room. Takes no byte behind it.
   std::optional<size_t> receive_into(std::span<std::byte> room);
 
   // For a link that carries much, in a process that is not checkpointed: see message_cipher.h.
-  void use_libcrypto() {
-    to_.use_libcrypto(true);
-    from_.use_libcrypto(false);
+  // False: at least one direction goes on by libsodium.
+  bool use_libcrypto() {
+    const bool sends = to_.use_libcrypto(true), receives = from_.use_libcrypto(false);
+    return sends && receives;
   }
 
   // How long the other end's kernel may be silent before the connection breaks; kSilenceMs unless set.
@@ -74,15 +81,13 @@ class SealedLink {
   static constexpr int kSilenceMs = 15'000;
 
  private:
-  bool open_frame(std::span<const uint8_t> sealed, uint8_t* message);
   bool take_bytes(std::byte* to, size_t bytes);
   static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms);
 
   ScopedFd socket_;
   MessageCipher to_, from_;
-  std::string buffer_;  // received, not decrypted
-  // They grow to the longest message of compose() and receive_into().
-  std::vector<std::byte> composed_, sealed_;
+  std::string buffer_;               // received, not decrypted
+  std::vector<std::byte> composed_;  // a frame; it grows to the longest one, but see send()
   size_t composed_bytes_ = 0;
 };
 

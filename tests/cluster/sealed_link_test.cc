@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <thread>
@@ -49,7 +50,7 @@ void messages_in_place(bool sends_by_libcrypto, bool receives_by_libcrypto) {
   std::thread other([&] {
     auto link = SealedLink::connect(std::move(ends.there), secret);
     ASSERT_TRUE(link.ok());
-    if (sends_by_libcrypto) link->use_libcrypto();
+    EXPECT_TRUE(!sends_by_libcrypto || link->use_libcrypto());
     const auto send = [&](const std::string& message) {
       const auto room = link->compose(message.size());
       std::memcpy(room.data(), message.data(), message.size());
@@ -65,7 +66,7 @@ void messages_in_place(bool sends_by_libcrypto, bool receives_by_libcrypto) {
   });
   auto link = SealedLink::accept(std::move(ends.here), secret);
   ASSERT_TRUE(link.ok());
-  if (receives_by_libcrypto) link->use_libcrypto();
+  EXPECT_TRUE(!receives_by_libcrypto || link->use_libcrypto());
   std::vector<std::string> messages;
   while (messages.empty()) ASSERT_TRUE(link->receive(messages, true));
   // receive() may have read of what follows; nothing of it is lost.
@@ -88,33 +89,108 @@ void messages_in_place(bool sends_by_libcrypto, bool receives_by_libcrypto) {
 
 TEST(SealedLink, MessagesInPlace) { messages_in_place(false, false); }
 
-// libsodium and libcrypto, where there is one, understand each other.
+// libsodium and libcrypto understand each other.
 TEST(SealedLink, EitherLibraryAtEachEnd) {
+  if (!MessageCipher(MessageCipher::Key{}).use_libcrypto(true)) GTEST_SKIP() << "no libcrypto here";
   messages_in_place(true, false);
   messages_in_place(false, true);
   messages_in_place(true, true);
 }
 
-TEST(MessageCipher, OnlyTheNextMessageIsTaken) {
+// The length of a message is known before it is received, also of one of which receive() has read something.
+TEST(SealedLink, TheLengthComesFirst) {
+  Ends ends = make_ends();
+  const Secret secret = make_secret();
+  std::thread other([&] {
+    auto link = SealedLink::connect(std::move(ends.there), secret);
+    ASSERT_TRUE(link.ok());
+    EXPECT_TRUE(link->send("one"));
+    EXPECT_TRUE(link->send("three"));
+    EXPECT_TRUE(link->send(""));
+  });
+  auto link = SealedLink::accept(std::move(ends.here), secret);
+  ASSERT_TRUE(link.ok());
+  other.join();
+  EXPECT_EQ(link->wait_for_length(), 3);
+  EXPECT_EQ(link->wait_for_length(), 3);  // it is still to be received
+  std::array<std::byte, 5> room{};
+  EXPECT_EQ(link->receive_into(room), 3);
+  EXPECT_EQ(link->wait_for_length(), 5);
+  std::vector<std::string> messages;
+  ASSERT_TRUE(link->receive(messages, true));
+  EXPECT_EQ(messages, (std::vector<std::string>{"three", ""}));
+  EXPECT_EQ(link->wait_for_length(), std::nullopt);
+}
+
+TEST(SealedLink, DoesNotKeepTheRoomOfALongMessage) {
+  Ends ends = make_ends();
+  const Secret secret = make_secret();
+  std::thread other([&] {
+    auto link = SealedLink::connect(std::move(ends.there), secret);
+    ASSERT_TRUE(link.ok());
+    EXPECT_TRUE(link->send(std::string(3 << 20, 'x')));
+    EXPECT_EQ(link->room_kept(), 0);
+    EXPECT_TRUE(link->send("short"));
+  });
+  auto link = SealedLink::accept(std::move(ends.here), secret);
+  ASSERT_TRUE(link.ok());
+  std::vector<std::string> messages;
+  while (messages.size() < 2) ASSERT_TRUE(link->receive(messages, true));
+  EXPECT_EQ(messages[1], "short");
+  other.join();
+}
+
+struct Sealed {
+  std::array<uint8_t, 100> message{};
+  uint8_t seal[MessageCipher::kSealBytes];
+};
+
+// Of each library.
+template <typename Test>
+void with_ciphers(const Test& test) {
   const MessageCipher::Key key{1, 2, 3};
   for (const bool by_libcrypto : {false, true}) {
-    MessageCipher seals(key), opens(key);
-    if (by_libcrypto && (!seals.use_libcrypto(true) || !opens.use_libcrypto(false)))
+    SCOPED_TRACE(by_libcrypto ? "libcrypto" : "libsodium");
+    MessageCipher seals(key), too(key), opens(key);
+    if (by_libcrypto &&
+        (!seals.use_libcrypto(true) || !too.use_libcrypto(true) || !opens.use_libcrypto(false)))
       GTEST_SKIP() << "no libcrypto here";
-    const std::array<uint8_t, 2> known{7, 8}, other{7, 9};
-    std::array<std::array<uint8_t, 100>, 3> messages{};
-    uint8_t tags[3][MessageCipher::kTagBytes];
-    std::array<uint8_t, 100> got{};
-    for (size_t i = 0; i < messages.size(); ++i) {
-      messages[i].fill(static_cast<uint8_t>(i));
-      ASSERT_TRUE(seals.seal(known, messages[i], tags[i]));
-      EXPECT_NE(messages[i][50], i);
-    }
-    EXPECT_TRUE(opens.open(known, messages[0], tags[0], got.data()));
-    EXPECT_EQ(got[50], 0);
-    EXPECT_FALSE(opens.open(known, messages[0], tags[0], got.data()));  // again
-    EXPECT_FALSE(opens.open(other, messages[2], tags[2], got.data()));  // with something else
+    test(seals, too, opens);
   }
+}
+
+TEST(MessageCipher, OnlyTheNextMessageIsTaken) {
+  with_ciphers([](MessageCipher& seals, MessageCipher&, MessageCipher& opens) {
+    std::array<Sealed, 4> all;
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i].message.fill(static_cast<uint8_t>(i));
+      ASSERT_TRUE(seals.seal(all[i].message, all[i].seal));
+      EXPECT_NE(std::count(all[i].message.begin(), all[i].message.end(), i), 100);
+    }
+    Sealed again = all[0];
+    EXPECT_TRUE(opens.open(all[0].message, all[0].seal));
+    EXPECT_EQ(all[0].message, (std::array<uint8_t, 100>{}));
+    EXPECT_FALSE(opens.open(again.message, again.seal));
+    EXPECT_FALSE(opens.open(std::span(all[2].message).first(99), all[2].seal));
+    all[3].seal[0] ^= 1;
+    EXPECT_FALSE(opens.open(all[3].message, all[3].seal));
+  });
+}
+
+// A program that goes back has the key and the number of then once more, and says something else: whoever has recorded both
+// messages learns nothing by comparing them.
+TEST(MessageCipher, ALinkThatWentBackEncryptsAnotherMessageOtherwise) {
+  with_ciphers([](MessageCipher& seals, MessageCipher& gone_back, MessageCipher& opens) {
+    // Zeros encrypted are the key stream.
+    Sealed first, second;
+    ASSERT_TRUE(seals.seal(first.message, first.seal));
+    ASSERT_TRUE(gone_back.seal(second.message, second.seal));
+    EXPECT_NE(memcmp(first.seal, second.seal, MessageCipher::kNonceBytes), 0);
+    EXPECT_NE(first.message, second.message);
+    // Either is the next one for the other end, whichever life it is.
+    EXPECT_TRUE(opens.open(second.message, second.seal));
+    EXPECT_EQ(second.message, (std::array<uint8_t, 100>{}));
+  });
 }
 
 TEST(SealedLink, AnotherSecretIsRefused) {
@@ -134,7 +210,7 @@ TEST(SealedLink, AStrangerWhoSendsSlowlyIsGivenUp) {
   constexpr long kPauseNs = 150'000'000;
   std::thread stranger([&] {
     const ScopedFd socket = std::move(ends.there);
-    const std::string hello = std::string("ckpthst2") + std::string(32, 'k') + std::string(32, 'm');
+    const std::string hello = std::string("ckpthst3") + std::string(32, 'k') + std::string(32, 'm');
     for (char byte : hello) {
       if (send(socket.get(), &byte, 1, MSG_NOSIGNAL) != 1) return;  // given up
       const timespec pause{0, kPauseNs};

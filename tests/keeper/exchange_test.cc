@@ -1,5 +1,6 @@
 // Striping and the exchange of blocks: every code, every loss that it survives, streams of odd lengths; what is damaged or
 // not wanted.
+#include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -82,12 +83,30 @@ std::string new_directory() {
 class Job {
  public:
   Job(const std::string& scheme, std::vector<std::vector<uint64_t>> files) : hosts_(files.size()) {
-    std::mt19937_64 random(7);
+    for (Host& h : hosts_) h.directory = new_directory();
+    write_parts(files);
+    plan_.hosts = static_cast<unsigned>(hosts_.size());
+    plan_.scheme = *scheme_for_hosts(scheme, plan_.hosts);
+    plan_.secret = cluster::make_secret();
+    plan_.addresses.assign(hosts_.size(), "127.0.0.1");
+  }
+  ~Job() {
+    for (const Host& h : hosts_) {
+      if (system(("rm -rf " + h.directory).c_str()) != 0) ADD_FAILURE();
+    }
+  }
+
+  // New parts, without checks yet.
+  void write_parts(const std::vector<std::vector<uint64_t>>& files) {
+    plan_.lengths.clear();
     for (size_t h = 0; h < hosts_.size(); ++h) {
-      hosts_[h].directory = new_directory();
+      if (hosts_[h].stream != nullptr) {
+        for (const PartFile& f : hosts_[h].stream->files())
+          unlink((hosts_[h].directory + "/" + f.name).c_str());
+      }
       for (size_t f = 0; f < files[h].size(); ++f) {
         std::string bytes(files[h][f], '\0');
-        for (char& c : bytes) c = static_cast<char>(random());
+        for (char& c : bytes) c = static_cast<char>(random_());
         const std::string path = hosts_[h].directory + "/" + std::to_string(f) + ".ckpt";
         write_file(path, bytes);
         const timespec times[2] = {{1'000'000'000, 5}, {1'200'000'000, static_cast<long>(f)}};
@@ -96,16 +115,7 @@ class Job {
       }
       read_part(hosts_[h]);
       hosts_[h].checks = memory();
-    }
-    plan_.hosts = static_cast<unsigned>(hosts_.size());
-    plan_.scheme = *scheme_for_hosts(scheme, plan_.hosts);
-    plan_.secret = cluster::make_secret();
-    plan_.addresses.assign(hosts_.size(), "127.0.0.1");
-    for (const Host& h : hosts_) plan_.lengths.push_back(h.stream->bytes());
-  }
-  ~Job() {
-    for (const Host& h : hosts_) {
-      if (system(("rm -rf " + h.directory).c_str()) != 0) ADD_FAILURE();
+      plan_.lengths.push_back(hosts_[h].stream->bytes());
     }
   }
 
@@ -120,9 +130,10 @@ class Job {
     host.sum = *host.stream->checksum();
   }
 
-  // What each host says of it. Over connections that are there, or over new ones that stay.
+  // What each host says of it. Over connections that are there, or over new ones, which are kept.
   std::vector<std::string> run(const std::vector<bool>& lost) {
     plan_.lost = lost;
+    ++plan_.number;
     plan_.ports.clear();
     if (meshes_.empty()) meshes_ = listening(hosts_.size(), plan_.ports);
     std::vector<std::string> said(hosts_.size());
@@ -143,6 +154,7 @@ class Job {
       });
     }
     for (std::thread& t : threads) t.join();
+    plan_.ports.clear();  // they have met
     return said;
   }
 
@@ -180,6 +192,7 @@ class Job {
     }
   }
 
+  std::mt19937_64 random_{7};
   std::vector<Host> hosts_;
   ExchangePlan plan_;
   Meshes meshes_;
@@ -260,6 +273,126 @@ TEST(Exchange, OneHostsEndIsSeenBetweenExchanges) {
   for (const unsigned h : {0u, 2u}) {
     while (job.meshes_[h]->whole()) std::this_thread::yield();
   }
+}
+
+// Nobody listens for it any more, and it has said nothing by itself: that it takes nothing more from here is seen as well.
+TEST(Exchange, AHostThatRefusesWhatComesIsSeenBetweenExchanges) {
+  Job job("rs:1+1", parts(2));
+  job.protect();
+  struct : MeshListener {
+    bool take(unsigned, const MessageHead&, Block, size_t) override { return false; }
+    void gone(unsigned) override {}
+  } refuses;
+  job.meshes_[1]->hear(&refuses);
+  job.meshes_[0]->compose(1, {kBegun, 0, 0, 7}, 0);
+  EXPECT_TRUE(job.meshes_[0]->send(1));
+  while (job.meshes_[0]->whole()) std::this_thread::yield();
+  job.meshes_[1]->hear(nullptr);
+}
+
+// A stranger cannot come to a job for the rest of its life.
+TEST(Exchange, NobodyListensWhenAllHaveMet) {
+  Job job("parity", parts(3));
+  job.meshes_ = listening(3, job.plan_.ports);
+  std::vector<std::thread> threads;
+  for (unsigned h = 0; h < 3; ++h) {
+    threads.emplace_back([&, h] {
+      const auto met = job.meshes_[h]->meet({h, job.plan_.secret, job.plan_.addresses, job.plan_.ports});
+      EXPECT_TRUE(met.ok()) << met.error().message();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const int port : job.plan_.ports) {
+    for (;;) {
+      const auto stranger = cluster::connect_to("127.0.0.1", port, 1000);
+      if (!stranger.ok() && stranger.error().sys_errno == ECONNREFUSED) break;
+      std::this_thread::yield();
+    }
+  }
+}
+
+// The connections are those of the first; what was kept of it, blocks and rooms, is not mixed into the second.
+TEST(Exchange, OthersFollowOverTheSameConnections) {
+  for (auto [scheme, hosts] : {std::pair("parity", 3u), {"rs:2+2", 4u}}) {
+    SCOPED_TRACE(scheme);
+    Job job(scheme, parts(hosts));
+    job.protect();
+    const std::vector<std::vector<uint64_t>> longer{
+        {2 * kStripeBlock + 5}, {30 * kStripeBlock}, {9, 9, 9}, {kStripeBlock}};
+    for (const auto& files : {longer, parts(4)}) {
+      job.write_parts({files.begin(), files.begin() + hosts});
+      job.protect();
+      std::vector<bool> lost(hosts);
+      lost[1] = true;
+      job.lose(lost);
+    }
+  }
+}
+
+// Over connections that are there a host receives when it has begun: before, the others send nothing that would fill them.
+TEST(Exchange, NoBlockIsSentBeforeAllHaveBegun) {
+  Job job("parity", {{9 * kStripeBlock}, {9 * kStripeBlock}, {9 * kStripeBlock}});  // some to each host
+  job.protect();
+  struct : MeshListener {
+    bool take(unsigned host, const MessageHead& head, Block, size_t) override {
+      const std::lock_guard<std::mutex> guard(lock);
+      kinds[host].push_back(head.kind);
+      changed.notify_all();
+      return true;
+    }
+    void gone(unsigned) override {}
+    std::mutex lock;
+    std::condition_variable changed;
+    std::vector<std::vector<uint32_t>> kinds{3};
+  } late;
+  std::vector<std::thread> threads;
+  for (unsigned h = 0; h < 2; ++h) {
+    threads.emplace_back([&, h] {
+      ExchangePlan plan = job.plan_;
+      plan.self = h;
+      plan.number = 9;
+      EXPECT_FALSE(
+          Exchange(*job.meshes_[h]).run(plan, *job.hosts_[h].stream, job.hosts_[h].checks.get(), 0).ok());
+      job.meshes_[h].reset();
+    });
+  }
+  Mesh& mesh = *job.meshes_[2];
+  mesh.hear(&late);
+  {
+    std::unique_lock<std::mutex> guard(late.lock);
+    late.changed.wait(guard, [&] { return !late.kinds[0].empty() && !late.kinds[1].empty(); });
+    for (const unsigned h : {0u, 1u}) EXPECT_EQ(late.kinds[h], std::vector<uint32_t>{kBegun}) << h;
+  }
+  for (const unsigned h : {0u, 1u}) {
+    mesh.compose(h, {kBegun, 2, 0, 9}, 0);
+    EXPECT_TRUE(mesh.send(h));
+  }
+  {
+    std::unique_lock<std::mutex> guard(late.lock);
+    late.changed.wait(guard, [&] { return late.kinds[0].size() > 1 && late.kinds[1].size() > 1; });
+    for (const unsigned h : {0u, 1u}) EXPECT_EQ(late.kinds[h][1], kBlock) << h;
+  }
+  mesh.hear(nullptr);
+  job.meshes_[2].reset();
+  for (std::thread& t : threads) t.join();
+}
+
+TEST(Exchange, WhatIsOfAnotherExchangeIsNotWanted) {
+  Job job("rs:1+1", parts(2));
+  job.protect();
+  std::vector<std::thread> threads;
+  for (unsigned h = 0; h < 2; ++h) {
+    threads.emplace_back([&, h] {
+      ExchangePlan plan = job.plan_;
+      plan.self = h;
+      plan.number += h;
+      const auto done =
+          Exchange(*job.meshes_[h]).run(plan, *job.hosts_[h].stream, job.hosts_[h].checks.get(), 0);
+      EXPECT_FALSE(done.ok());
+      job.meshes_[h].reset();
+    });
+  }
+  for (std::thread& t : threads) t.join();
 }
 
 TEST(Exchange, AHostThatGoesEndsItForAll) {

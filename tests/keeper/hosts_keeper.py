@@ -153,7 +153,7 @@ class Redundancy(KeptHosts):
     @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
     def test_who_dies_while_checks_are_made(self):
         """At each step of the exchange, each of those that take part: the older checkpoint stays and comes back."""
-        for point in ("exchange.begun", "exchange.listens", "exchange.batch", "exchange.checks", "exchange.named"):
+        for point in ("exchange.begun", "exchange.listens", "exchange.told", "exchange.batch", "exchange.checks", "exchange.named"):
             for who in ("exchange", "keeper", "agent", "host") if point == "exchange.batch" else ("exchange",):
                 with self.subTest(point=point, who=who), self.hosts_anew():
                     self.die_at(point, who)

@@ -92,11 +92,13 @@ void Agent::loop() {
     const auto speaks = [&](const auto& part, const pollfd& p) {
       return p.revents != 0 && part.running() && part.fd() == p.fd;
     };
-    if (speaks(exchange_, polls[4])) {
-      if (Json said = exchange_.hear(); !said.is_null()) tell(said_in_exchange(said, exchange_.id()));
-    }
-    if (speaks(save_, polls[5])) tell(said_in_save(save_.hear(), save_.id()));
-    if (speaks(back_, polls[6])) tell(said_in_back(back_.hear(), back_.id()));
+    const auto pass_on = [&](ExchangeProcess& part, const pollfd& p, Json (*as)(Json, uint64_t)) {
+      if (!speaks(part, p)) return;
+      if (Json said = part.hear(); !said.is_null()) tell(as(std::move(said), part.id()));
+    };
+    pass_on(exchange_, polls[4], said_in_exchange);
+    pass_on(save_, polls[5], said_in_save);
+    pass_on(back_, polls[6], said_in_back);
     if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
       deadline_ns_ = 0;
       cluster::AgentMachine::Actions out;
