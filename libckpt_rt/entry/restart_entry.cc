@@ -108,28 +108,23 @@ void restore_capabilities(const ThreadCredentials& credentials, int tid) {
   uint32_t notes = 0;
   const long r =
       restore_capabilities_of_thread(credentials,
-                                     {args.set_capabilities != 0, args.cap_effective, args.cap_permitted,
-                                      args.cap_inheritable, saved_process.cap_ambient},
+                                     {(args.set_capabilities & kSetsCapabilities) != 0, args.cap_effective,
+                                      args.cap_permitted, args.cap_inheritable, saved_process.cap_bounding,
+                                      saved_process.cap_ambient, saved_process.secure_bits},
                                      notes);
   if (r != 0) fail(RestartStage::kThreadState, r, tid);
   add_notes(notes);
-}
-
-// Of the thread whose users and directory are the process's.
-const ThreadSlot& first_thread() {
-  const ThreadSlot* first = stop_state.threads;
-  for (const ThreadSlot* s = first; s != nullptr; s = s->next) {
-    if (s->tid == this_process.pid) first = s;
-  }
-  return *first;
 }
 
 void restore_own_state(const ThreadSlot& slot) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(slot, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
-  const bool is_there = own_directories::enter_as_process(slot.tid);
-  r = become_user_of_thread(slot.credentials, first_thread().credentials, notes);
+  bool is_there = true;
+  r = own_directories::enter_as_process(slot.tid, is_there);
+  if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailDirectory);
+  const bool may_choose = (restart.args.set_capabilities & kChoosesUsers) != 0;
+  r = become_user_of_thread(slot.credentials, may_choose, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailThreadUser);
   restore_capabilities(slot.credentials, slot.tid);
   if (!is_there) r = own_directories::enter(slot.tid);
