@@ -204,7 +204,8 @@ Result<void> Stop::look(Watch& watch) {
     parts_.space.note(
         1,
         "the program has more guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts "
-        "with a policy (mbind) than are remembered: after a restart some are ordinary memory");
+        "with a policy (mbind) than are remembered, or this kernel (Linux 6.13, 6.14) shows its guard "
+        "regions to nobody: after a restart some are ordinary memory");
   }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
