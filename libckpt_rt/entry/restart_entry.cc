@@ -252,7 +252,7 @@ void release_all() {
   }
   directory_notices::take_again();
   file_signals::take_again();
-  group_filters::find_again();
+  group_filters::find_again(restart.args.monotonic_shift_ns);
   processor_time::process_came_back();
   queue_again(pending_at_stop, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);

@@ -130,7 +130,7 @@ choose(chosen[2], (0x06, 0, 0, 0))
 choose(chosen[0], LOAD, (0x14, 0, 0, 0x30), GIVE)
 error_of(choose, chosen[1], (0xffff, 0, 0, 0))
 choose(unchosen[0], (0x06, 0, 0, 1))
-unchosen[0].setsockopt(1, 68, 0)
+unchosen[1].setsockopt(1, 68, 0)  # another of the group
 def by_choice():
     for n in range(6): senders[0].sendto(str(n % 3).encode(), chosen[0].getsockname())
     return awaited(chosen, 6)
