@@ -61,9 +61,9 @@ namespace {
 //   leader   signal actions                          kSignals
 //   leader   one thread for each slot, with its tid  kThreads
 //   leader   timers (they may name threads)          kTimers
-//   leader   created = 1
+//   leader   settings of the process, created = 1
 //   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1), ready += 1
-//   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready
+//   leader   own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
 //   leader   pending signals, the program's own functions    without a job kThreadState, then kGo
 //   leader   go = 1: all threads return through their signal frames
@@ -266,7 +266,6 @@ void release_all() {
 
 void leader_main(void* arg) {
   auto* slot = static_cast<ThreadSlot*>(arg);
-  add_notes(restore_process_settings(saved_process));
   restore_own_state(*slot);
   release_all();
   go_on(slot);
@@ -274,7 +273,6 @@ void leader_main(void* arg) {
 
 // The program's main thread had exited: its successor goes as well, the others stay.
 void exited_leader_main(void*) {
-  add_notes(restore_process_settings(saved_process));
   restore_capabilities({}, this_process.pid);
   release_all();
   sys::call(__NR_exit, 0L);
@@ -362,6 +360,8 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   r = restore_timers(saved_process.timers);
   if (r != 0) fail(RestartStage::kTimers, r, 0);
   report(RestartStage::kTimers, 0, 0);
+  // Ahead of the threads: one that becomes another user makes /proc/self root's.
+  add_notes(restore_process_settings(saved_process));
   restart.created.store(1, std::memory_order_release);
   futex_wake(restart.created);
   if (leader != nullptr) ckpt_call_on_stack(stack_below(leader), &leader_main, leader);

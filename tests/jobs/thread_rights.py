@@ -72,6 +72,12 @@ def serves_files():
     set_capabilities(1 << SETUID | 1 << SETGID, ALL)
     libc.syscall(122, ctypes.c_long(1234))
     set_capabilities(0, 0)
+# Root's to lower, and root's file once a thread has become nobody.
+def score(): return open('/proc/self/oom_score_adj').read()
+def lower_score():
+    with open('/proc/self/oom_score_adj', 'w') as f: f.write('-100')
+error_of(lower_score)
+facts['score'] = score
 start(nobody, has_all, smaller_sets, serves_files)
 rest = ALL & ~(1 << SETUID | 1 << SETGID | 1 << SETPCAP)
 set_capabilities(rest, rest)

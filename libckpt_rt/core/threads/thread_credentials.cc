@@ -52,11 +52,15 @@ long set_capabilities(const Capabilities& all) {
   return sys::call(__NR_capset, &header, data);
 }
 
+bool is_under_filters() { return prctl(PR_GET_SECCOMP) != 0; }
+
 void read_users(ThreadCredentials& c) {
   sys::call(__NR_getresuid, &c.uid[0], &c.uid[1], &c.uid[2]);
   sys::call(__NR_getresgid, &c.gid[0], &c.gid[1], &c.gid[2]);
-  c.uid[3] = static_cast<uint32_t>(sys::call(__NR_setfsuid, kNobody));
-  c.gid[3] = static_cast<uint32_t>(sys::call(__NR_setfsgid, kNobody));
+  // A service manager's filter may end who calls these, and then nobody has another.
+  const bool may_ask = !is_under_filters();
+  c.uid[3] = may_ask ? static_cast<uint32_t>(sys::call(__NR_setfsuid, kNobody)) : c.uid[1];
+  c.gid[3] = may_ask ? static_cast<uint32_t>(sys::call(__NR_setfsgid, kNobody)) : c.gid[1];
   long groups = sys::call(__NR_getgroups, long{ThreadCredentials::kMostGroups}, c.groups);
   if (groups == -EINVAL) groups = sys::call(__NR_getgroups, 0L, 0L);  // more than there is room for
   c.group_count = groups > 0 ? static_cast<uint32_t>(groups) : 0;
@@ -82,6 +86,7 @@ long set_users(const ThreadCredentials& wanted, const Capabilities& raised) {
   sys::call(__NR_setfsuid, wanted.uid[3]);
   ThreadCredentials now;
   read_users(now);
+  if (is_under_filters()) now.uid[3] = wanted.uid[3], now.gid[3] = wanted.gid[3];
   return same_users(now, wanted) ? 0 : -EPERM;
 }
 
@@ -134,7 +139,7 @@ void restore_ambient_set(uint64_t ambient, uint32_t& notes) {
 void note_own_sets() { some_own_sets.store(true, std::memory_order_relaxed); }
 
 void save_credentials_in_handler(ThreadCredentials& c) {
-  c.known = prctl(PR_GET_SECCOMP) == 0;
+  c.known = !is_under_filters();
   if (!c.known) return;
   read_users(c);
   const Capabilities own = capabilities();
