@@ -71,6 +71,7 @@ enum LibraryNote : uint32_t {
   kNoteThreadUser = 1u << 6,    // users or groups of some thread
   kNoteGuards = 1u << 8,        // MADV_GUARD_INSTALL
   kNoteSeals = 1u << 9,         // mseal(2)
+  kNoteThreadSets = 1u << 10,   // of some thread: bounding set
   kNoteMemoryPolicy = 1u << 7,  // of some thread or memory: nodes that this machine does not have
 };
 
@@ -78,6 +79,12 @@ enum class RestartStopped : uint32_t {
   kNo = 0,
   kEarly = 1,  // before it waits for go_fd
   kLate = 2,   // as the last thing: its parent is told, by SIGCHLD and wait(2)
+};
+
+enum RestartRights : uint32_t {
+  kSetsCapabilities = 1,  // a thread of which no more is known has the capabilities below, before it goes on
+  kChoosesUsers =
+      2,  // ckpt-restart may choose users and groups, and each thread has its own again, or there is no restart
 };
 
 struct RestartArgs {
@@ -89,7 +96,7 @@ struct RestartArgs {
   // that lies elsewhere now.
   uint64_t restart_state;
   int64_t monotonic_shift_ns;  // new CLOCK_MONOTONIC minus saved, 0 when a time namespace hides it
-  uint32_t set_capabilities;   // 1: every thread calls capset with the three below, before it goes on
+  uint32_t set_capabilities;   // RestartRights
   int32_t go_fd;               // pipe: one byte says that all of the job stand ready. -1: nobody to wait for
   uint64_t cap_effective, cap_permitted, cap_inheritable;
   // A page behind the restorer range; 0: all memory is there. A thread that reads this page waits until all memory

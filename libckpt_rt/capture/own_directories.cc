@@ -99,12 +99,14 @@ void capture_stopped(const ThreadSlot* threads, int first) {
 
 bool is_saved(int tid) { return place_of(tid) != nullptr; }
 
-bool enter_as_process(int tid) {
+long enter_as_process(int tid, bool& is_there) {
   const Place* place = place_of(tid);
-  if (place == nullptr) return true;
-  sys::call(__NR_unshare, long{CLONE_FS});
+  is_there = true;
+  if (place == nullptr) return 0;
+  if (const long r = sys::call(__NR_unshare, long{CLONE_FS}); r != 0) return r;
   sys::call(__NR_umask, long{place->umask});
-  return sys::call(__NR_chdir, place->directory) == 0;
+  is_there = sys::call(__NR_chdir, place->directory) == 0;
+  return 0;
 }
 
 long enter(int tid) { return sys::call(__NR_chdir, place_of(tid)->directory); }

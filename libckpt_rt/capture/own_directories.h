@@ -20,8 +20,9 @@ void note_unshare();
 void capture_stopped(const ThreadSlot* threads, int first);
 // The thread comes back with what it has of its own.
 bool is_saved(int tid);
-// With the rights of the process. True: the thread is where it was, or is no such thread.
-bool enter_as_process(int tid);
+// With the rights of the process. 0, or why the thread cannot have a directory of its own: it may not go anywhere then, for all
+// would. is_there: the thread is where it was, or is no such thread.
+long enter_as_process(int tid, bool& is_there);
 // Else, with its own. 0, or why it cannot be there.
 long enter(int tid);
 

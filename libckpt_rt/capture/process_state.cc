@@ -265,6 +265,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
     const long r = sys::call(__NR_prctl, long{operation}, 0L, 0L, 0L, 0L);
     return r < 0 ? -1 : static_cast<int>(r);
   };
+  state.secure_bits = ask(PR_GET_SECUREBITS);
   state.memory_merge = ask(kGetMemoryMerge);
   state.no_new_code = ask(kGetMdwe);
   processor_time::note_process();

@@ -27,7 +27,8 @@ struct ProcessState {
   uint32_t membarrier;
   int64_t realtime_ns, monotonic_ns, boottime_ns;
   uint64_t brk;
-  uint64_t cap_ambient;
+  uint64_t cap_bounding, cap_ambient;
+  int secure_bits;   // of the agent, which has its starter's
   int future_locks;  // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
   char oom_score_adj[16];  // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
   char core_filter[16];

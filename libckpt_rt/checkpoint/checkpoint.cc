@@ -15,6 +15,7 @@
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -75,6 +76,14 @@ Result<CheckpointCost> take_checkpoint() {
         make_error(ExitCode::kUnsupported, 0,
                    "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
                    "stand still for a checkpoint; none is taken of this program");
+    statistics::count_failure(error);
+    return error;
+  }
+  if (own_dispatch::share_a_selector()) {
+    const Error error =
+        make_error(ExitCode::kUnsupported, 0,
+                   "two threads catch their system calls by one selector (PR_SET_SYSCALL_USER_DISPATCH): "
+                   "they cannot stand still for a checkpoint; give each its own");
     statistics::count_failure(error);
     return error;
   }

@@ -61,9 +61,9 @@ namespace {
 //   leader   signal actions                          kSignals
 //   leader   one thread for each slot, with its tid  kThreads
 //   leader   timers (they may name threads)          kTimers
-//   leader   created = 1
+//   leader   settings of the process, created = 1
 //   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1), ready += 1
-//   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready
+//   leader   own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
 //   leader   pending signals, the program's own functions    without a job kThreadState, then kGo
 //   leader   go = 1: all threads return through their signal frames
@@ -108,28 +108,23 @@ void restore_capabilities(const ThreadCredentials& credentials, int tid) {
   uint32_t notes = 0;
   const long r =
       restore_capabilities_of_thread(credentials,
-                                     {args.set_capabilities != 0, args.cap_effective, args.cap_permitted,
-                                      args.cap_inheritable, saved_process.cap_ambient},
+                                     {(args.set_capabilities & kSetsCapabilities) != 0, args.cap_effective,
+                                      args.cap_permitted, args.cap_inheritable, saved_process.cap_bounding,
+                                      saved_process.cap_ambient, saved_process.secure_bits},
                                      notes);
   if (r != 0) fail(RestartStage::kThreadState, r, tid);
   add_notes(notes);
-}
-
-// Of the thread whose users and directory are the process's.
-const ThreadSlot& first_thread() {
-  const ThreadSlot* first = stop_state.threads;
-  for (const ThreadSlot* s = first; s != nullptr; s = s->next) {
-    if (s->tid == this_process.pid) first = s;
-  }
-  return *first;
 }
 
 void restore_own_state(const ThreadSlot& slot) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(slot, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
-  const bool is_there = own_directories::enter_as_process(slot.tid);
-  r = become_user_of_thread(slot.credentials, first_thread().credentials, notes);
+  bool is_there = true;
+  r = own_directories::enter_as_process(slot.tid, is_there);
+  if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailDirectory);
+  const bool may_choose = (restart.args.set_capabilities & kChoosesUsers) != 0;
+  r = become_user_of_thread(slot.credentials, may_choose, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailThreadUser);
   restore_capabilities(slot.credentials, slot.tid);
   if (!is_there) r = own_directories::enter(slot.tid);
@@ -257,7 +252,7 @@ void release_all() {
   }
   directory_notices::take_again();
   file_signals::take_again();
-  group_filters::find_again();
+  group_filters::find_again(restart.args.monotonic_shift_ns);
   processor_time::process_came_back();
   queue_again(pending_at_stop, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
@@ -271,7 +266,6 @@ void release_all() {
 
 void leader_main(void* arg) {
   auto* slot = static_cast<ThreadSlot*>(arg);
-  add_notes(restore_process_settings(saved_process));
   restore_own_state(*slot);
   release_all();
   go_on(slot);
@@ -279,7 +273,6 @@ void leader_main(void* arg) {
 
 // The program's main thread had exited: its successor goes as well, the others stay.
 void exited_leader_main(void*) {
-  add_notes(restore_process_settings(saved_process));
   restore_capabilities({}, this_process.pid);
   release_all();
   sys::call(__NR_exit, 0L);
@@ -367,6 +360,8 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   r = restore_timers(saved_process.timers);
   if (r != 0) fail(RestartStage::kTimers, r, 0);
   report(RestartStage::kTimers, 0, 0);
+  // Ahead of the threads: one that becomes another user makes /proc/self root's.
+  add_notes(restore_process_settings(saved_process));
   restart.created.store(1, std::memory_order_release);
   futex_wake(restart.created);
   if (leader != nullptr) ckpt_call_on_stack(stack_below(leader), &leader_main, leader);

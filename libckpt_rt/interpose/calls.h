@@ -227,9 +227,9 @@ inline long connect(int fd, const void* address, uint32_t length) {
 
 long bind(int fd, const void* address, uint32_t length);  // bind.cc
 
-// getsockname(2), getpeername(2).
 void note_wait(int options);                                                          // process/wait.cc
 long setsockopt(int fd, int level, int option, const void* value, socklen_t length);  // setsockopt.cc
+// getsockname(2), getpeername(2).
 inline long socket_name(long nr, int fd, void* address, socklen_t* length) {
   const socklen_t room = addresses::room(address, length);
   const long r = sys::call(nr, fd, address, length);

@@ -190,7 +190,12 @@ bool set_group_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets) 
   std::stable_sort(all.begin(), all.end(),
                    [](const Filter& a, const Filter& b) { return a.set_ns < b.set_ns; });
   Unset unset;
+  constexpr int kDetach = 68;  // SO_DETACH_REUSEPORT_BPF; it fails where there is none yet
   for (const Filter& f : all) {
+    if (f.code.empty()) {
+      set_int(f.fd, SOL_SOCKET, kDetach, 0);
+      continue;
+    }
     const sock_fprog program{static_cast<unsigned short>(f.code.size() / sizeof(sock_filter)),
                              reinterpret_cast<sock_filter*>(const_cast<std::byte*>(f.code.data()))};
     set(f.fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof(program), unset);

@@ -224,6 +224,9 @@ std::vector<std::string> library_note_lines(uint32_t notes) {
        {kNoteThreadUser,
         "a thread had another user or groups than the first thread: it has those of the first now, for "
         "ckpt-restart may not choose them"},
+       {kNoteThreadSets,
+        "a thread's bounding set of capabilities could not be set as it was: to make it smaller needs "
+        "CAP_SETPCAP, and it cannot be larger than the first thread's"},
        {kNoteGuards,
         "guard regions (MADV_GUARD_INSTALL) could not be made again: they are memory of zeros now; does this "
         "kernel know them (Linux 6.13)?"},

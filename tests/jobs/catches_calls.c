@@ -1,19 +1,23 @@
 /* A thread that catches its own system calls, and is in the middle of code that may make none: as Wine runs a program. Another
-   thread lets it go on when the file `go` is there. Both tell what they have seen as odd_objects.py wants it. */
+   thread lets it go on when the file `go` is there. Both tell what they have seen as odd_objects.py wants it.
+     nested  a timer's signal waits in a stop: its handler is called on the way back, and is in such code itself at the next stop
+     shared  two threads name one selector */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 enum { kSetDispatch = 59, kOn = 1, kAnswer = 4711 };
 
 static volatile char selector, goes_on;
-static volatile int caught;
+static volatile int caught, loops, met_on_way_back;
 
 static void catch_call(int signal, siginfo_t* info, void* context) {
   (void)signal;
@@ -65,7 +69,53 @@ static int registers_change(void) {
   return changed != 0;
 }
 
-int main(void) {
+extern char __executable_start, etext;
+
+/* What it interrupts is not the program's: that is on its way back from a stop. */
+static void on_timer(int signal, siginfo_t* info, void* context) {
+  (void)signal;
+  (void)info;
+  const unsigned long at = (unsigned long)((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP];
+  const int is_outside = at < (unsigned long)&__executable_start || at >= (unsigned long)&etext;
+  if (!is_outside) loops = 1;
+  const int on_way_back = loops && is_outside && selector == 0;
+  if (on_way_back && !met_on_way_back) {
+    met_on_way_back = 1;
+    close(open("waits", O_CREAT | O_WRONLY, 0600));
+    selector = 1;
+    while (!goes_on) continue;
+  }
+  selector = 0;
+}
+
+static int is_met_on_way_back(void) {
+  struct sigaction action;
+  memset(&action, 0, sizeof(action));
+  action.sa_sigaction = on_timer;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGALRM, &action, NULL);
+  const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+  setitimer(ITIMER_REAL, &often, NULL);
+  __asm__ volatile(
+      "1: movb $1, %0\n\t"
+      "cmpb $0, %1\n\t"
+      "je 1b\n\t"
+      "movb $0, %0"
+      : "+m"(selector)
+      : "m"(goes_on)
+      : "cc", "memory");
+  setitimer(ITIMER_REAL, &never, NULL);
+  return met_on_way_back;
+}
+
+static void* names_selector(void* unused) {
+  prctl(kSetDispatch, kOn, 0L, 0L, &selector);
+  tell("before", "{}");
+  for (;;) pause();
+  return unused;
+}
+
+int main(int argc, char** argv) {
   struct sigaction action;
   memset(&action, 0, sizeof(action));
   action.sa_sigaction = catch_call;
@@ -73,7 +123,21 @@ int main(void) {
   sigaction(SIGSYS, &action, NULL);
   char said[200] = "{\"kernel\": \"has no such call\"}";
   pthread_t other;
-  if (prctl(kSetDispatch, kOn, 0L, 0L, &selector) == 0) {
+  const int knows = prctl(kSetDispatch, kOn, 0L, 0L, &selector) == 0;
+  if (argc > 1 && strcmp(argv[1], "shared") == 0) {
+    if (!knows) tell("unknown", "");
+    pthread_create(&other, NULL, names_selector, NULL);
+    for (;;) pause();
+  }
+  if (argc > 1 && knows) {
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL);
+    pthread_create(&other, NULL, let_go_on, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
+    snprintf(said, sizeof(said), "{\"met\": %d}", is_met_on_way_back());
+  } else if (knows) {
     pthread_create(&other, NULL, let_go_on, NULL);
     selector = 1;
     const int changed = registers_change();

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Facts that no look at a single object shows, each lost without a word once. As odd_objects.py: what the programs say before the
 checkpoint they say after the restart."""
+import json
 import os
 import shutil
 import sys
@@ -129,7 +130,7 @@ choose(chosen[2], (0x06, 0, 0, 0))
 choose(chosen[0], LOAD, (0x14, 0, 0, 0x30), GIVE)
 error_of(choose, chosen[1], (0xffff, 0, 0, 0))
 choose(unchosen[0], (0x06, 0, 0, 1))
-unchosen[0].setsockopt(1, 68, 0)
+unchosen[1].setsockopt(1, 68, 0)  # another of the group
 def by_choice():
     for n in range(6): senders[0].sendto(str(n % 3).encode(), chosen[0].getsockname())
     return awaited(chosen, 6)
@@ -243,6 +244,8 @@ has_child.wait()
 if HOW == 'libc':
     try: os.waitpid(-1, 0x20000000)
     except ChildProcessError: open('before', 'w').close()
+elif HOW == 'wait3':
+    if ctypes.CDLL(None).wait3(None, 0x20000001, None) == -1: open('before', 'w').close()
 elif HOW == 'syscall':
     if ctypes.CDLL(None).syscall(61, -1, None, 0x20000001, None) == -1: open('before', 'w').close()
 else:
@@ -325,7 +328,7 @@ class Overlooked(unittest.TestCase):
         self.refused("overlooked-files", OWN_FILES, "descriptors of its own")
 
     def test_waits_for_children_of_one_thread_are_named(self):
-        for how in ("libc", "syscall", "past both"):
+        for how in ("libc", "wait3", "syscall", "past both"):
             self.refused("overlooked-waits", WAITS.replace("HOW", repr(how)), "__WNOTHREAD")
 
     def catches_calls(self, name, uid):
@@ -339,6 +342,44 @@ class Overlooked(unittest.TestCase):
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
     def test_a_thread_of_a_user_that_catches_its_system_calls(self):
         self.catches_calls("overlooked-dispatch-user", NOBODY)
+
+    def test_a_handler_that_is_met_by_the_next_stop_on_the_way_back_from_one(self):
+        """The way back of the second was that of the first, whose handler then returned to where the second had been."""
+        tree = Tree("overlooked-nested", [os.path.join(job_tree.BUILD, "bin", "catches_calls"), "nested"])
+        failed = True
+        try:
+            tree.run()
+            path = lambda name: os.path.join(tree.work, name)
+            wait_for(path("before"), tree)
+            for _ in range(20):
+                image = tree.checkpoint(tree.child.pid)
+                if os.path.exists(path("waits")):
+                    image = tree.checkpoint(tree.child.pid)
+                    break
+            tree.kill()
+            tree.restart(image)
+            with open(path("go"), "w"):
+                pass
+            self.assertEqual(tree.finish()[0], 0, tree.said())
+            with open(path("last")) as f:
+                last = json.load(f)
+            if "kernel" not in last:
+                self.assertEqual(last, {"met": 1})
+            failed = False
+        finally:
+            tree.close(failed)
+
+    def test_threads_that_share_a_selector_are_named(self):
+        tree = Tree("overlooked-selector", [os.path.join(job_tree.BUILD, "bin", "catches_calls"), "shared"])
+        try:
+            tree.run()
+            wait_for(os.path.join(tree.work, "before"), tree)
+            if not os.path.exists(os.path.join(tree.work, "unknown")):
+                with self.assertRaisesRegex(AssertionError, "one selector"):
+                    tree.checkpoint(tree.child.pid)
+                self.assertIsNone(tree.child.poll())
+        finally:
+            tree.close(False)
 
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
     def test_a_member_that_may_not_be_looked_at_is_named(self):

@@ -172,25 +172,27 @@ def live_apart(work):
 def policy():
     mode, nodes = ctypes.c_int(), ctypes.create_string_buffer(128)
     return 'none' if libc.syscall(239, ctypes.byref(mode), nodes, ctypes.c_long(1025), 0, 0) else 0, mode.value, nodes.raw[0]
+def done(result): assert result >= 0, errno.errorcode[ctypes.get_errno()]
 def of_own():
-    libc.prctl(33, 1, 1, 0, 0)
-    libc.syscall(238, 3, struct.pack('Q', 1).ljust(128, b'\0'), ctypes.c_long(1025))
-    libc.unshare(0x200)
+    done(libc.prctl(33, 1, 1, 0, 0))
+    libc.syscall(238, 3, struct.pack('Q', 1).ljust(128, b'\0'), ctypes.c_long(1025))  # a kernel without nodes refuses it
+    done(libc.unshare(0x200))
     os.chdir('room')
     os.umask(0o027)
     if root:
-        libc.syscall(116, 2, struct.pack('II', 4321, 1234))
-        libc.syscall(119, 1234, 1234, 0)
-        libc.syscall(117, 1000, 65534, 0)
+        done(libc.syscall(116, 2, struct.pack('II', 4321, 1234)))
+        done(libc.syscall(119, 1234, 1234, 0))
+        done(libc.syscall(117, 1000, 65534, 0))
 def of_file_server():
-    libc.prctl(33, 1, 0, 0, 0)
+    done(libc.prctl(33, 1, 0, 0, 0))
     if root:
-        libc.prctl(28, 1 << 2, 0, 0, 0)
+        done(libc.prctl(28, 1 << 2, 0, 0, 0))
         libc.setfsuid(65534)
         libc.setfsgid(65534)
+        assert (libc.setfsuid(-1), libc.setfsgid(-1)) == (65534, 65534)
 def with_less():
-    libc.prctl(38, 1, 0, 0, 0)
-    libc.syscall(126, struct.pack('Ii', 0x20080522, 0), struct.pack('IIIIII', 0, 1 << 10, 0, 0, 0, 0))
+    done(libc.prctl(38, 1, 0, 0, 0))
+    done(libc.syscall(126, struct.pack('Ii', 0x20080522, 0), struct.pack('IIIIII', 0, 1 << 10 if root else 0, 0, 0, 0, 0)))
 os.mkdir('room')
 open('room/inside', 'w').close()
 apart, asked, answered = (threading.Semaphore(0) for _ in range(3))
@@ -229,15 +231,29 @@ def read(address):
 libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 guarded, with_policy, sealed = mapped(7), mapped(4), mapped(3)
+# Moved to far from where the call went.
+libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+def with_moved_guard():
+    before = libc.mmap(None, 3 * PAGE, 3, 0x22, -1, 0)
+    ctypes.memset(before, ord('m'), 3 * PAGE)
+    libc.madvise(before + PAGE, PAGE, 102)
+    called(237, before + 2 * PAGE, PAGE, 3, struct.pack('Q', 1).ljust(128, b'\0'), 1025, 0)
+    return [libc.mremap(before + n * PAGE, PAGE, PAGE, 3, 0x200000000000 + n * PAGE) for n in range(3)][0]
+moved = with_moved_guard()
+assert moved == 0x200000000000
 said = {'guard': [checked(libc.madvise(guarded + n * PAGE, pages * PAGE, 102)) for n, pages in ((1, 1), (3, 2))],
         'policy': called(237, with_policy + PAGE, 2 * PAGE, 3, struct.pack('Q', 1).ljust(128, b'\0'), 1025, 0),
         'seal': called(462, sealed, PAGE, 0)}
 facts['said'] = lambda: said
 facts['guards'] = lambda: [read(guarded + n * PAGE) for n in range(7)]
+facts['moved guards'] = lambda: [read(moved + n * PAGE) for n in range(3)]
 def policy_at(address):
     mode, nodes = ctypes.c_int(), ctypes.create_string_buffer(128)
     return called(239, ctypes.byref(mode), nodes, 1025, address, 2), mode.value, nodes.raw[0]
 facts['policies'] = lambda: [policy_at(with_policy + n * PAGE) for n in range(4)]
+facts['moved policy'] = lambda: policy_at(moved + 2 * PAGE)
 facts['seals'] = lambda: [checked(libc.mprotect(sealed + n * PAGE, PAGE, 3)) for n in range(3)]
 live()
 """
@@ -418,8 +434,10 @@ class SeldomUsed(unittest.TestCase):
         before = come_back(self, name, MEMORY, uid, hear=said.append)["before"]
         if before["said"]["guard"] == [0, 0]:
             self.assertEqual(before["guards"], ["m", "EFAULT", "m", "EFAULT", "EFAULT", "m", "m"])
+            self.assertEqual(before["moved guards"], ["m", "EFAULT", "m"])
         if before["said"]["policy"] == 0:
             self.assertEqual(before["policies"], [[0, 0, 0], [0, 3, 1], [0, 3, 1], [0, 0, 0]])
+            self.assertEqual(before["moved policy"], [0, 3, 1])
         if before["said"]["seal"] == 0:
             self.assertEqual(before["seals"], ["EPERM", 0, 0])
         self.assertEqual(said[0].get("notes", []), [])

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <sys/mman.h>
 
 #include "base/large_table.h"
 #include "base/protocol/restart_protocol.h"
@@ -47,15 +48,28 @@ struct PolicyOfPart {
 CKPT_LARGE_TABLE constinit Parts<AddrRange> guards{}, seals{};
 CKPT_LARGE_TABLE constinit Parts<PolicyOfPart> policies{};
 
-void find_guards(int pagemap, AddrRange range) {
+// False: the kernel does not tell (Linux 6.13 and 6.14 know guard regions, and show them to nobody), or pagemap is not open.
+bool find_guards(int pagemap, AddrRange range) {
   AddrRange run{};
-  for (; !range.empty() && first_guard(pagemap, range, &run) == 1; range.start = run.end) {
+  for (; !range.empty() && !guards.more; range.start = run.end) {
+    const long found = first_guard(pagemap, range, &run);
+    if (found != 1) return found == 0;
     AddrRange* last = guards.count != 0 ? &guards.all[guards.count - 1] : nullptr;
     if (last != nullptr && last->end == run.start)
       last->end = run.end;
     else if (AddrRange* next = guards.add(); next != nullptr)
       *next = run;
   }
+  return true;
+}
+
+bool kernel_knows_guards() {
+  const long page =
+      sys::call(__NR_mmap, 0L, kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  if (sys::failed(page)) return true;
+  const bool knows = sys::call(__NR_madvise, page, kPageSize, kGuardInstall) == 0;
+  sys::call(__NR_munmap, page, kPageSize);
+  return knows;
 }
 
 // The kernel answers with the thread's policy where a mapping has none: the agent has none meanwhile.
@@ -79,17 +93,18 @@ bool is_of_program(const Mapping& m) {
 bool capture_stopped(std::span<const Mapping> mappings) {
   guards.count = seals.count = policies.count = 0;
   guards.more = seals.more = policies.more = false;
+  bool guards_are_hidden = false;
   ScopedFd pagemap;
   auto look_for_guards = [&](const Mapping& m) {
     // Where libc was called is looked at alone: of a large mapping that is most of the time saved.
     AddrRange where = guards_reach.common(m.range);
     if (where.empty() && (m.map_flags & kMapGuarded) != 0) where = m.range;
-    if (where.empty()) return;
+    if (where.empty() || guards_are_hidden) return;
     if (!pagemap.valid()) {
       pagemap = ScopedFd(
           static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0L)));
     }
-    find_guards(pagemap.get(), where);
+    if (!find_guards(pagemap.get(), where)) guards_are_hidden = true;
   };
   const bool asks_for_policies = !policies_reach.empty() && !is_filtered();
   if (asks_for_policies) sys::call(__NR_set_mempolicy, long{MPOL_DEFAULT}, 0L, 0L);
@@ -100,6 +115,8 @@ bool capture_stopped(std::span<const Mapping> mappings) {
     if ((m.map_flags & kMapSealed) == 0) continue;
     if (AddrRange* next = seals.add(); next != nullptr) *next = m.range;
   }
+  // A program that has asked for some in vain, of an older kernel, loses none.
+  if (guards_are_hidden && kernel_knows_guards()) guards.more = true;
   return !guards.more && !seals.more && !policies.more;
 }
 

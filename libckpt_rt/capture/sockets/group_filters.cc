@@ -97,15 +97,17 @@ Note before(int fd, Change change, std::span<const sock_filter> given) {
   const uint64_t program = change == Change::kTake         ? kNone
                            : change == Change::kSetUnknown ? kUnknown
                                                            : keep(given);
-  place->set_ns.store(now_ns(), std::memory_order_relaxed);
+  const int64_t was_set_ns = place->set_ns.exchange(now_ns(), std::memory_order_relaxed);
   // release: who sees the word sees the code.
   const uint64_t was = place->program.exchange(program, std::memory_order_acq_rel);
-  return {static_cast<uint32_t>(place - places) + 1, was};
+  return {static_cast<uint32_t>(place - places) + 1, was, was_set_ns};
 }
 
 void after(const Note& note, bool succeeded) {
-  if (note.place != 0 && !succeeded)
-    places[note.place - 1].program.store(note.before, std::memory_order_release);
+  if (note.place == 0 || succeeded) return;
+  Place& place = places[note.place - 1];
+  place.set_ns.store(note.before_ns, std::memory_order_relaxed);
+  place.program.store(note.before, std::memory_order_release);
 }
 
 void begin() {
@@ -120,19 +122,21 @@ Put put(ByteWriter& out, int socket, int fd) {
   if (place == nullptr) return full.load(std::memory_order_relaxed) ? Put::kUnknown : Put::kNothing;
   place->fd = fd;
   const uint64_t program = place->program.load(std::memory_order_acquire);
-  if (program == kNone || program == kUnknown) return program == kNone ? Put::kNothing : Put::kUnknown;
   const int64_t set_ns = place->set_ns.load(std::memory_order_relaxed);
-  const auto bytes = static_cast<uint32_t>(sizeof(set_ns) + count_of(program) * sizeof(sock_filter));
+  if (program == kNone && set_ns == 0) return Put::kNothing;
+  const bool has_code = program != kNone && program != kUnknown;
+  const size_t code_bytes = has_code ? count_of(program) * sizeof(sock_filter) : 0;
+  const auto bytes = static_cast<uint32_t>(sizeof(set_ns) + code_bytes);
   out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kLongSocketOption),
                        static_cast<uint32_t>(sizeof(LongSocketOptionDetail)) + bytes});
   out.put(LongSocketOptionDetail{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, bytes, 0});
   out.put(set_ns);
-  out.raw(code + start_of(program), count_of(program) * sizeof(sock_filter));
-  return Put::kProgram;
+  if (has_code) out.raw(code + start_of(program), code_bytes);
+  return program == kUnknown ? Put::kUnknown : program == kNone ? Put::kNothing : Put::kProgram;
 }
 
 // Each socket has another cookie now. Those that were not among the descriptors are gone.
-void find_again() {
+void find_again(int64_t shift_ns) {
   if (!any.load(std::memory_order_relaxed)) return;
   for (uint32_t i = 0; i < kMost; ++i) {
     for (auto member : {&Place::cookie, &Place::program})
@@ -143,11 +147,12 @@ void find_again() {
   }
   for (const Place& place : old) {
     const uint64_t program = place.program.load(std::memory_order_relaxed);
-    const uint64_t cookie = program != kNone && place.fd >= 0 ? cookie_of(place.fd) : 0;
+    const int64_t set_ns = place.set_ns.load(std::memory_order_relaxed);
+    const uint64_t cookie = set_ns != 0 && place.fd >= 0 ? cookie_of(place.fd) : 0;
     Place* now = cookie != 0 ? find(cookie, true) : nullptr;
     if (now == nullptr) continue;
     now->program.store(program, std::memory_order_relaxed);
-    now->set_ns.store(place.set_ns.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    now->set_ns.store(set_ns + shift_ns, std::memory_order_relaxed);
   }
 }
 

@@ -30,6 +30,7 @@ bool is_of_group(int level, int option, Change& change);
 struct Note {
   uint32_t place = 0;  // + 1; 0: nothing was noted
   uint64_t before = 0;
+  int64_t before_ns = 0;
 };
 // code: as the program gave it, readable; only of kSet. Nothing at all: the kernel will refuse it.
 Note before(int fd, Change change, std::span<const sock_filter> code);
@@ -38,8 +39,10 @@ void after(const Note& note, bool succeeded);
 // In a stop, ahead of all put().
 void begin();
 enum class Put { kNothing, kProgram, kUnknown };  // unknown: one of eBPF, or no room was left to note it
-// As an option of the socket that `socket` leads to, and descriptor `fd` of the program.
+// As an option of the socket that `socket` leads to, and descriptor `fd` of the program (-1: of none now). One that was taken away,
+// or is unknown, is an option without code: what another socket of the group was given earlier does not hold any more.
 Put put(ByteWriter& out, int socket, int fd);
-void find_again();
+// shift_ns: of CLOCK_MONOTONIC, from that of the checkpoint to that of now.
+void find_again(int64_t shift_ns);
 
 }  // namespace ckpt::group_filters

@@ -252,7 +252,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   s.options_at = look.options.size();
   put_socket_options(look.options, socket, detail);
   if (detail.reuse_port != 0 &&
-      group_filters::put(look.options, socket, d.fd) == group_filters::Put::kUnknown) {
+      group_filters::put(look.options, socket, d.in_flight ? -1 : d.fd) == group_filters::Put::kUnknown) {
     CKPT_TRY(
         note(1,
              "descriptor {} ({}): a program of eBPF, or one of too many, chooses in its group of sockets "

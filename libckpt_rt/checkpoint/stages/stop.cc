@@ -12,6 +12,7 @@
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
+#include "libckpt_rt/capture/thread_users.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
@@ -103,6 +104,7 @@ void Stop::log_stuck(int tid) {
 }
 
 Result<void> Stop::list_threads(const StopWorld::Stopped& stopped) {
+  look_up_users_of_unasked(stopped.first);
   ArenaVector<StoppedThread>& threads = parts_.capture.threads;
   if (stopped.leader_exited) {
     StoppedThread leader{};
@@ -202,7 +204,8 @@ Result<void> Stop::look(Watch& watch) {
     parts_.space.note(
         1,
         "the program has more guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts "
-        "with a policy (mbind) than are remembered: after a restart some are ordinary memory");
+        "with a policy (mbind) than are remembered, or this kernel (Linux 6.13, 6.14) shows its guard "
+        "regions to nobody: after a restart some are ordinary memory");
   }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
@@ -216,6 +219,7 @@ Result<void> Stop::look(Watch& watch) {
     capture.facts.children = list_children(parts_.space.arena());
   capture_process_state_stopped(capture.texts, saved_process);
   own_directories::capture_stopped(stop_state.threads, stop_state.leader_exited ? tid : this_process.pid);
+  saved_process.cap_bounding = capture.facts.process.cap_bounding;
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
   saved_process.stop_signal = job::stop_signal();
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next)

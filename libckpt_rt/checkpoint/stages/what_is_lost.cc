@@ -53,13 +53,14 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
                "root of ckpt-restart, which is to be run in that directory");
   }
   constexpr long kKeepCapabilities = 1L << 4;
-  const long bits = filtered ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
+  const long bits = saved_process.secure_bits;
   const bool may_set_them = (facts.process.cap_permitted >> CAP_SETPCAP & 1) != 0;
   if (bits > 0 && (bits & ~kKeepCapabilities) != 0 && !may_set_them) {
     space.note(
         1,
         "the program has changed what being root means to it (PR_SET_SECUREBITS) and given up the right to "
-        "do so: after a restart it means what it does by default");
+        "do so: after a restart it means what it does by default, unless ckpt-restart has that right "
+        "(CAP_SETPCAP)");
   }
   if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
     space.note(1,
@@ -140,11 +141,26 @@ uint64_t credentials_of(int tid) {
   return digest_status(path, kLines);
 }
 
-// What threads of a process have in common but for those that have called setgroups(2) past libc, or unshare(2) for
-// themselves, and that a restart cannot give them.
+// Of threads that have called setgroups(2) past libc. /proc is all that is asked: also where calls are filtered.
+void note_other_groups(std::span<const StoppedThread> threads, Workspace& space) {
+  uint64_t of_first = 0;
+  for (const StoppedThread& t : threads) {
+    if (t.record.tid == this_process.pid || t.knows_user) continue;
+    if (of_first == 0) of_first = credentials_of(this_process.pid);
+    const uint64_t own = credentials_of(t.record.tid);
+    if (own == 0 || of_first == 0 || own == of_first) continue;
+    say(space,
+        "thread {} has other groups than the first thread (setgroups by syscall), more than are remembered: "
+        "after a restart it has those of the first",
+        t.record.tid);
+    return;
+  }
+}
+
+// What threads of a process have in common but for those that have called unshare(2) for themselves, and that a restart
+// cannot give them.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
-  const uint64_t of_first = credentials_of(this_process.pid);
-  int other_user = 0, other_directory = 0, other_files = 0;
+  int other_directory = 0, other_files = 0;
   int first = 0;  // that has not exited: one that has, has neither
   for (const StoppedThread& t : threads) {
     if (first == 0 && (t.record.flags & kThreadLeaderExited) == 0) first = t.record.tid;
@@ -154,16 +170,6 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
       other_directory = t.record.tid;
     if (other_files == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FILES, 0L, 0L) > 0)
       other_files = t.record.tid;
-    if (other_user != 0 || of_first == 0 || t.knows_user) continue;
-    const uint64_t own = credentials_of(t.record.tid);
-    if (own != 0 && own != of_first) other_user = t.record.tid;
-  }
-  if (other_user != 0) {
-    say(space,
-        "thread {} has other groups than the first thread (setgroups by syscall), more than are remembered, "
-        "or "
-        "has filtered its system calls: after a restart it has those of the first",
-        other_user);
   }
   if (other_directory != 0) {
     say(space,
@@ -281,6 +287,7 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
                "remembered: after a "
                "restart it is not told of all");
   }
+  note_other_groups(threads, space);
   if (is_filtered()) return;
   note_namespaces(facts.process.ppid, space);
   note_keyrings(space);

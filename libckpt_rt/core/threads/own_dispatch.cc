@@ -14,10 +14,10 @@
 
 extern "C" {
 struct CkptDispatchWords {
-  uint64_t rax, selector, target;
+  uint64_t rax, selector, target, in_use;
 };
-[[gnu::visibility(
-    "hidden")]] CKPT_LARGE_TABLE CkptDispatchWords ckpt_dispatch_words[ckpt::own_dispatch::kMost];
+[[gnu::visibility("hidden")]] CKPT_LARGE_TABLE CkptDispatchWords
+    ckpt_dispatch_words[ckpt::own_dispatch::kMost * ckpt::own_dispatch::kWaysBack];
 void ckpt_dispatch_returns();
 }
 
@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, linux/prctl.h of 5.11
 constexpr uint8_t kAllow = 0, kBlock = 1;
-constexpr uint64_t kSlotBytes = 32, kRaxTaken = 14, kRaxBack = 24;  // own_dispatch.S
+constexpr uint64_t kSlotBytes = 64, kRaxTaken = 14, kRaxBack = 24;  // own_dispatch.S
 
 // A thread is known by its thread pointer, since to ask for its number would be a system call. The next thread with that
 // pointer has another number in the word that the kernel clears at a thread's end.
@@ -37,7 +37,9 @@ struct Place {
   int tid;
   Call call;
   uint8_t own_selector;
-  bool blocked;  // in a Pause: its selector said so
+  uint8_t last_way;
+  bool turning_off;  // a call that turns it off is under way: it may be done already
+  bool blocked;      // in a Pause: its selector said so
 };
 CKPT_LARGE_TABLE constinit Place places[kMost]{};
 constinit std::atomic<bool> any{false}, full{false};
@@ -68,27 +70,44 @@ volatile uint8_t& selector_of(const Place& place) {
   return *reinterpret_cast<volatile uint8_t*>(place.call.selector);
 }
 
-uint64_t return_of(const Place& place) {
-  return reinterpret_cast<uint64_t>(&ckpt_dispatch_returns) +
-         static_cast<uint64_t>(&place - places) * kSlotBytes;
+uint64_t first_way_of(const Place& place) { return static_cast<uint64_t>(&place - places) * kWaysBack; }
+
+uint64_t address_of(uint64_t way) {
+  return reinterpret_cast<uint64_t>(&ckpt_dispatch_returns) + way * kSlotBytes;
 }
 
 // Has the signal found it on its way back? Then it is there already.
 bool put_right(const Place& place, ucontext_t& frame) {
   greg_t* r = frame.uc_mcontext.gregs;
-  const uint64_t at = static_cast<uint64_t>(r[REG_RIP]) - return_of(place);
-  if (at >= kSlotBytes) return false;
-  const CkptDispatchWords& words = ckpt_dispatch_words[&place - places];
-  if (at >= kRaxTaken && at < kRaxBack) r[REG_RAX] = static_cast<greg_t>(words.rax);
+  const uint64_t at = static_cast<uint64_t>(r[REG_RIP]) - address_of(first_way_of(place));
+  if (at >= kWaysBack * kSlotBytes) return false;
+  CkptDispatchWords& words = ckpt_dispatch_words[first_way_of(place) + at / kSlotBytes];
+  const uint64_t in_slot = at % kSlotBytes;
+  if (in_slot >= kRaxTaken && in_slot < kRaxBack) r[REG_RAX] = static_cast<greg_t>(words.rax);
   r[REG_RIP] = static_cast<greg_t>(words.target);
+  words.in_use = 0;
   return true;
 }
 
-void return_blocked(const Place& place, ucontext_t& frame) {
-  CkptDispatchWords& words = ckpt_dispatch_words[&place - places];
+// A way is in use as long as a handler of the program interrupts it. One that has jumped out of such a handler never gives its way
+// back: where none is free, the one that was taken longest ago is.
+uint64_t take_way(Place& place) {
+  const uint64_t first = first_way_of(place);
+  for (uint32_t i = 0; i < kWaysBack; ++i) {
+    place.last_way = static_cast<uint8_t>((place.last_way + 1) % kWaysBack);
+    if (ckpt_dispatch_words[first + place.last_way].in_use == 0) return first + place.last_way;
+  }
+  place.last_way = static_cast<uint8_t>((place.last_way + 1) % kWaysBack);
+  return first + place.last_way;
+}
+
+void return_blocked(Place& place, ucontext_t& frame) {
+  const uint64_t way = take_way(place);
+  CkptDispatchWords& words = ckpt_dispatch_words[way];
+  words.in_use = 1;
   words.selector = static_cast<uint64_t>(place.call.selector);
   words.target = static_cast<uint64_t>(frame.uc_mcontext.gregs[REG_RIP]);
-  frame.uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(return_of(place));
+  frame.uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(address_of(way));
 }
 
 }  // namespace
@@ -100,7 +119,11 @@ Note before_call(int tid, Call& call) {
     return {};
   }
   const Note note{static_cast<uint32_t>(place - places) + 1, place->tid == tid ? place->call : Call{}};
-  if (call.mode == 0) return note;
+  if (call.mode == 0) {
+    // Any argument beside it is an error.
+    place->turning_off = call.offset == 0 && call.length == 0 && call.selector == 0;
+    return note;
+  }
   place->call.mode = 0;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const int* tid_word = nullptr;
@@ -108,6 +131,7 @@ Note before_call(int tid, Call& call) {
   place->tid_word = tid_word != nullptr ? tid_word : &place->tid;
   place->tid = tid;
   place->own_selector = kBlock;
+  place->turning_off = false;
   if (call.selector == 0) call.selector = reinterpret_cast<long>(&place->own_selector);
   place->call = {0, call.offset, call.length, call.selector};
   any.store(true, std::memory_order_relaxed);
@@ -120,7 +144,24 @@ void after_call(const Note& note, const Call& call, bool succeeded) {
   if (note.place == 0) return;
   Place& place = places[note.place - 1];
   if (call.mode == 0 && succeeded) place.call.mode = 0;
+  if (call.mode == 0) place.turning_off = false;
   if (call.mode != 0 && !succeeded) place.call = note.before;
+}
+
+bool share_a_selector() {
+  if (!any.load(std::memory_order_relaxed)) return false;
+  auto catches = [](const Place& p) {
+    return p.thread_pointer.load(std::memory_order_relaxed) != 0 && p.call.mode != 0 &&
+           sys::call(__NR_tgkill, sys::getpid(), p.tid, 0) == 0;
+  };
+  for (uint32_t i = 1; i < kMost; ++i) {
+    for (uint32_t k = 0; k < i; ++k) {
+      if (places[i].call.selector != 0 && places[i].call.selector == places[k].call.selector &&
+          catches(places[i]) && catches(places[k]))
+        return true;
+    }
+  }
+  return false;
 }
 
 bool is_full() { return full.load(std::memory_order_relaxed); }
@@ -142,13 +183,13 @@ void give_up() {
 
 long set_again() {
   const Place* place = own_place();
-  if (place == nullptr) return 0;
+  if (place == nullptr || place->turning_off) return 0;
   const Call& c = place->call;
   return sys::call(__NR_prctl, kSetDispatch, c.mode, c.offset, c.length, c.selector);
 }
 
 void return_into(ucontext_t* frame) {
-  const Place* place = own_place();
+  Place* place = own_place();
   if (place != nullptr && place->blocked) return_blocked(*place, *frame);
 }
 

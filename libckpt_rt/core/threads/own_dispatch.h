@@ -11,11 +11,12 @@
 // How a handler runs in such a thread
 //   enter      The selector says "block": the handler writes "allow", by a store, and notes it (blocked).
 //   stand      The image has the thread as blocked, with its own registers.
-//   leave      rt_sigreturn(2) must be allowed as well. So the frame's instruction pointer is led to five instructions
+//   leave      rt_sigreturn(2) must be allowed as well. So the frame's instruction pointer is led to six instructions
 //              (own_dispatch.S) that write "block" and jump to where the thread was: no stack, no flags, all registers as they were.
-//   once more  A signal of ours may find the thread in these five. It then counts as blocked, where it was to be: the
+//   once more  A signal of ours may find the thread in these. It then counts as blocked, where it was to be: the
 //              frame is put right before anything looks at it.
-// A handler of the program that interrupts these five sees their address, and "allow" for a moment longer.
+// A handler of the program that interrupts these sees their address, and "allow" for a moment longer: as one does whose signal
+// waited meanwhile. A stop in that handler takes another way back: each thread has kWaysBack.
 #pragma once
 
 #include <ucontext.h>
@@ -24,7 +25,7 @@
 
 namespace ckpt::own_dispatch {
 
-inline constexpr uint32_t kMost = 64;
+inline constexpr uint32_t kMost = 64, kWaysBack = 4;
 
 struct Call {  // arguments of prctl(2); mode 0: off
   long mode = 0, offset = 0, length = 0, selector = 0;
@@ -37,6 +38,8 @@ struct Note {
 // "block", which is the same.
 Note before_call(int tid, Call& call);
 void after_call(const Note& note, const Call& call, bool succeeded);
+// By the agent, before it stops anybody: two threads have one selector. Who returns first would block the other's handler.
+bool share_a_selector();
 // Some thread is not known, for want of room.
 bool is_full();
 

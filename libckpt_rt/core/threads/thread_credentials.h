@@ -2,9 +2,12 @@
 // functions (setuid(3)) tell all threads; setfsuid(2), capset(2), prctl(2) and calls past libc change only their own.
 //
 // Owner:     the thread: a part of its ThreadSlot, in the image.
-// Callers:   save_credentials_in_handler: the stopping thread. The others: its successor at a restart, all signals blocked.
-// Never:     asks a thread that has filtered its system calls (seccomp) for anything but whether it has: `known` says so. A
-//            restart gives such a thread what the process has.
+// Callers:   save_credentials_in_handler: the stopping thread. note_own_sets: a thread of the program. The others: its successor
+//            at a restart, all signals blocked.
+// Never:     has a thread that is under filters of system calls (seccomp, also those of a container) ask for anything but
+//            whether it is. /proc tells the agent all of it (capture/thread_users.h) but the secure bits: those are the process's.
+// A restart never gives a thread more than it had without a word. Until it has become what it was, it has all that ckpt-restart
+// has: threads of one process may have given up different rights.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +17,34 @@ namespace ckpt {
 struct ThreadCredentials {
   static constexpr uint32_t kMostGroups = 32;  // of more only the count is known
   bool known = false;
-  int32_t secure_bits = 0, no_new_privs = 0;
+  bool knows_sets = false;   // the two of capabilities at the end; else they are the process's
+  int32_t secure_bits = -1;  // -1: those of the process
+  int32_t no_new_privs = 0;
   uint32_t uid[4] = {}, gid[4] = {};  // real, effective, saved, file system
   uint32_t group_count = 0;
   uint32_t groups[kMostGroups] = {};
   uint64_t effective = 0, permitted = 0, inheritable = 0;  // capabilities
+  uint64_t bounding = 0, ambient = 0;
 
   bool knows_groups() const { return group_count <= kMostGroups; }
 };
 
+// Some thread changes its bounding or ambient set: from now on each is asked for its own, which takes 80 system calls.
+void note_own_sets();
+
 void save_credentials_in_handler(ThreadCredentials& credentials);
 
-// The thread becomes the user that it was, if that is another than the process's (that of its first thread: `of_process`),
-// which it has now. Adds to `notes` what it cannot have; an error where it would go on with more rights than it had.
-long become_user_of_thread(const ThreadCredentials& wanted, const ThreadCredentials& of_process,
-                           uint32_t& notes);
+// The thread becomes the user that it was, if that is another than it is now. may_choose: ckpt-restart may choose users; then
+// what is refused is an error, for the thread would go on with other rights than it had. Else it is a note.
+long become_user_of_thread(const ThreadCredentials& wanted, bool may_choose, uint32_t& notes);
 
 // What the process is to have, of what ckpt-restart has. `differ`: that is less than it has now.
 struct ProcessCapabilities {
   bool differ;
-  uint64_t effective, permitted, inheritable, ambient;
+  uint64_t effective, permitted, inheritable, bounding, ambient;
+  int32_t secure_bits;
 };
-// Secure bits, and the thread's own capabilities, never more than it has now: some that only the restart needs
+// Secure bits, and the thread's own capabilities, never more than it has now: the others that the restart has kept until here
 // (RestorerArgs::keep_capabilities) are given up.
 long restore_capabilities_of_thread(const ThreadCredentials& credentials,
                                     const ProcessCapabilities& of_process, uint32_t& notes);

@@ -59,7 +59,37 @@ long munmap(void* start, size_t length) {
                             word(length));
 }
 
+namespace {
+
+// What was said of memory goes with it (kept_reach.h).
+class KeptMove {
+ public:
+  KeptMove(Addr from, size_t length) {
+    for (size_t i = 0; i < std::size(kReaches); ++i) moves_[i] = kReaches[i]->begin_move(from, length);
+  }
+  ~KeptMove() {
+    for (size_t i = 0; i < std::size(kReaches); ++i) {
+      if (moves_[i]) kReaches[i]->end_move();
+    }
+  }
+  KeptMove(const KeptMove&) = delete;
+  KeptMove& operator=(const KeptMove&) = delete;
+  void went_to(Addr to, size_t length) {
+    for (size_t i = 0; i < std::size(kReaches); ++i) {
+      if (moves_[i]) kReaches[i]->extend(to, length);
+    }
+  }
+
+ private:
+  static constexpr kept_settings::Reach* kReaches[] = {&kept_settings::guards_reach,
+                                                       &kept_settings::policies_reach};
+  bool moves_[std::size(kReaches)];
+};
+
+}  // namespace
+
 long mremap(void* start, size_t old_length, size_t new_length, int flags, void* new_start) {
+  KeptMove kept(Addr::of(start), old_length);
   auto tell = [=] {
     // A move takes the old range away; without one only what is cut off goes.
     bool moves = (flags & MREMAP_MAYMOVE) != 0;
@@ -81,7 +111,9 @@ long mremap(void* start, size_t old_length, size_t new_length, int flags, void* 
     if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), old_length);
     long r = call_unless_stopped(departures, __NR_mremap, word(start), word(old_length), word(new_length),
                                  flags, word(new_start));
-    if (r != kStoppedBefore) return r;
+    if (r == kStoppedBefore) continue;
+    if (!sys::failed(r)) kept.went_to(Addr{static_cast<uint64_t>(r)}, new_length);
+    return r;
   }
 }
 

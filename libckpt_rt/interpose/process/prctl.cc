@@ -6,6 +6,7 @@
 
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
+#include "libckpt_rt/core/threads/thread_credentials.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/interpose/waits/clock.h"
@@ -34,6 +35,7 @@ long prctl(int operation, long a, long b, long c, long d) {
     own_dispatch::after_call(note, wanted, r == 0);
     return r;
   }
+  if (operation == PR_CAPBSET_DROP || operation == PR_CAP_AMBIENT) note_own_sets();
   if (operation == PR_SET_TSC && a == PR_TSC_SIGSEGV) forbid_counter();
   return sys::call(__NR_prctl, long{operation}, a, b, c, d);
 }

@@ -31,6 +31,13 @@ CKPT_INTERPOSE(pid_t, wait4, pid_t pid, int* status, int options, rusage* usage)
       .as<pid_t(pid_t, int*, int, rusage*)>()(pid, status, options, usage);
 }
 
+// Libc's own calls its wait4 past ours.
+CKPT_INTERPOSE(pid_t, wait3, int* status, int options, rusage* usage) {
+  calls::note_wait(options);
+  return real_function(RealFunction::kWait4)
+      .as<pid_t(pid_t, int*, int, rusage*)>()(-1, status, options, usage);
+}
+
 CKPT_INTERPOSE(int, waitid, idtype_t kind, id_t id, siginfo_t* info, int options) {
   calls::note_wait(options);
   return real_function(RealFunction::kWaitid)
