@@ -72,6 +72,7 @@ enum LibraryNote : uint32_t {
   kNoteGuards = 1u << 8,        // MADV_GUARD_INSTALL
   kNoteSeals = 1u << 9,         // mseal(2)
   kNoteThreadSets = 1u << 10,   // of some thread: bounding set
+  kNoteSecureBits = 1u << 11,   // of some thread
   kNoteMemoryPolicy = 1u << 7,  // of some thread or memory: nodes that this machine does not have
 };
 

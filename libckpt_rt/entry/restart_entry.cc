@@ -116,6 +116,15 @@ void restore_capabilities(const ThreadCredentials& credentials, int tid) {
   add_notes(notes);
 }
 
+// Of the thread whose users and directory are the process's.
+const ThreadSlot& first_thread() {
+  const ThreadSlot* first = stop_state.threads;
+  for (const ThreadSlot* s = first; s != nullptr; s = s->next) {
+    if (s->tid == this_process.pid) first = s;
+  }
+  return *first;
+}
+
 void restore_own_state(const ThreadSlot& slot) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(slot, notes);
@@ -124,7 +133,7 @@ void restore_own_state(const ThreadSlot& slot) {
   r = own_directories::enter_as_process(slot.tid, is_there);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailDirectory);
   const bool may_choose = (restart.args.set_capabilities & kChoosesUsers) != 0;
-  r = become_user_of_thread(slot.credentials, may_choose, notes);
+  r = become_user_of_thread(slot.credentials, first_thread().credentials, may_choose, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailThreadUser);
   restore_capabilities(slot.credentials, slot.tid);
   if (!is_there) r = own_directories::enter(slot.tid);
@@ -344,6 +353,10 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.threads = 0;
   restart.notes.store(0, std::memory_order_relaxed);
   restart.dumpable = sys::call(__NR_prctl, PR_GET_DUMPABLE, 0L, 0L, 0L, 0L) == 1;
+  // Until all threads have given up what ckpt-restart may do (release_all): whoever may trace one of them that has could use
+  // the others by their common memory.
+  if ((args->set_capabilities & kSetsCapabilities) != 0)
+    sys::call(__NR_prctl, PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
   for (FutexWord* w : {&restart.created, &restart.rings, &restart.rings_made, &restart.ready, &restart.go})
     w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);

@@ -227,6 +227,9 @@ std::vector<std::string> library_note_lines(uint32_t notes) {
        {kNoteThreadSets,
         "a thread's bounding set of capabilities could not be set as it was: to make it smaller needs "
         "CAP_SETPCAP, and it cannot be larger than the first thread's"},
+       {kNoteSecureBits,
+        "what being root means to the program (PR_SET_SECUREBITS) could not be set as it was, which needs "
+        "CAP_SETPCAP: it means what it does by default"},
        {kNoteGuards,
         "guard regions (MADV_GUARD_INSTALL) could not be made again: they are memory of zeros now; does this "
         "kernel know them (Linux 6.13)?"},

@@ -148,7 +148,12 @@ void note_other_groups(std::span<const StoppedThread> threads, Workspace& space)
     if (t.record.tid == this_process.pid || t.knows_user) continue;
     if (of_first == 0) of_first = credentials_of(this_process.pid);
     const uint64_t own = credentials_of(t.record.tid);
-    if (own == 0 || of_first == 0 || own == of_first) continue;
+    if (own == 0 || of_first == 0) {
+      say(space, "what users thread {} has cannot be read (/proc): after a restart it has those of the first",
+          t.record.tid);
+      return;
+    }
+    if (own == of_first) continue;
     say(space,
         "thread {} has other groups than the first thread (setgroups by syscall), more than are remembered: "
         "after a restart it has those of the first",

@@ -67,7 +67,8 @@ void read_users(ThreadCredentials& c) {
 }
 
 bool same_groups(const ThreadCredentials& a, const ThreadCredentials& b) {
-  return a.group_count == b.group_count && std::equal(a.groups, a.groups + a.group_count, b.groups);
+  return a.group_count == b.group_count &&
+         (!a.knows_groups() || std::equal(a.groups, a.groups + a.group_count, b.groups));
 }
 
 bool same_users(const ThreadCredentials& a, const ThreadCredentials& b) {
@@ -151,9 +152,11 @@ void save_credentials_in_handler(ThreadCredentials& c) {
   read_sets(c);
 }
 
-long become_user_of_thread(const ThreadCredentials& wanted, bool may_choose, uint32_t& notes) {
+long become_user_of_thread(const ThreadCredentials& wanted, const ThreadCredentials& first, bool may_choose,
+                           uint32_t& notes) {
   if (!wanted.known) return 0;
   if (wanted.no_new_privs != 0) prctl(PR_SET_NO_NEW_PRIVS, 1);
+  if (!may_choose && first.known && same_users(wanted, first) && same_groups(wanted, first)) return 0;
   ThreadCredentials now;
   read_users(now);
   // Of too many groups, if they are not the first thread's, the checkpoint has made a note.
@@ -182,8 +185,10 @@ long restore_capabilities_of_thread(const ThreadCredentials& c, const ProcessCap
   restore_bounding_set(c, of_process.bounding, notes);
   const int32_t secure_bits = c.known && c.secure_bits >= 0 ? c.secure_bits : of_process.secure_bits;
   if (secure_bits > 0) {
-    // Without the right (CAP_SETPCAP) the checkpoint has said so.
+    // Without the right (CAP_SETPCAP) what being root means is more than it was.
     prctl(PR_SET_SECUREBITS, secure_bits);
+    const long now = prctl(PR_GET_SECUREBITS);
+    if (now < 0 || (secure_bits & ~kKeepCapabilities & ~now) != 0) notes |= kNoteSecureBits;
     if ((secure_bits & kKeepCapabilities) != 0) prctl(PR_SET_KEEPCAPS, 1);
   }
   const Capabilities now = capabilities();

@@ -35,8 +35,10 @@ void note_own_sets();
 void save_credentials_in_handler(ThreadCredentials& credentials);
 
 // The thread becomes the user that it was, if that is another than it is now. may_choose: ckpt-restart may choose users; then
-// what is refused is an error, for the thread would go on with other rights than it had. Else it is a note.
-long become_user_of_thread(const ThreadCredentials& wanted, bool may_choose, uint32_t& notes);
+// what is refused is an error, for the thread would go on with other rights than it had. Else the process has those of
+// ckpt-restart, and so has a thread that was as the `first` one; of another one what is refused is a note.
+long become_user_of_thread(const ThreadCredentials& wanted, const ThreadCredentials& first, bool may_choose,
+                           uint32_t& notes);
 
 // What the process is to have, of what ckpt-restart has. `differ`: that is less than it has now.
 struct ProcessCapabilities {
