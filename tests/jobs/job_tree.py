@@ -58,9 +58,11 @@ class Tree:
         self.cost = {}  # what the last checkpoint has cost, as ckpt now says
         self.log = []
 
+    groups = "--clear-groups"  # an argument of setpriv, where it runs as a user
+
     def start(self, command, append):
         """Output goes to files; the program has a session (or only a group) of its own."""
-        as_user = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"] if self.uid else []
+        as_user = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", self.groups] if self.uid else []
         if not append:
             open(os.path.join(self.directory, "err"), "wb").close()
         # What the program says after a restart must not overwrite what ckpt-restart has said.

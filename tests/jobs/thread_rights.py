@@ -2,6 +2,7 @@
 """Threads of one process with different rights: users, groups, capabilities, secure bits. What each has before the checkpoint it has
 after the restart: no more, and no less. As odd_objects.py."""
 import os
+import shutil
 import sys
 import unittest
 
@@ -140,6 +141,28 @@ class ThreadRights(unittest.TestCase):
 
 
 job_tree.adopt_orphans()
+
+@unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+class OfAUser(unittest.TestCase):
+    def test_groups_that_the_restart_may_not_choose(self):
+        """In the user namespace of a restart without rights they are nobody's: no thread has others than the first for that."""
+        tree = job_tree.Tree("user-groups", ["/usr/bin/python3", "-c", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+                                             "print('went on')"], uid=65534)
+        tree.groups = "--groups=1,2,3"
+        failed = True
+        try:
+            tree.run()
+            image = tree.checkpoint(tree.child.pid)
+            tree.kill()
+            notes = tree.restart(image)["notes"]
+            with open(os.path.join(tree.work, "go"), "w", encoding="ascii"):
+                pass
+            self.assertEqual(tree.finish(), (0, b"went on\n"), tree.said())
+            self.assertEqual([n for n in notes if "groups" in n], [])
+            failed = False
+        finally:
+            tree.close(failed)
+
 
 if __name__ == "__main__":
     unittest.main()
