@@ -1,4 +1,5 @@
-// What runs, and is looked at, around each fork(2) and exec(2) of the program, and when it begins, kept together.
+// What runs, and is looked at, around each fork(2) and exec(2) of the program, and when it begins, kept
+// together.
 //
 // After a fork the processor has forgotten where every page lies, and a child has none of the pages of code:
 // each page that parent or child touches costs up to a microsecond. So the functions are neighbours, at the

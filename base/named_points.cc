@@ -53,7 +53,8 @@ void reached(const char* point) {
   wanted.store(nullptr, std::memory_order_relaxed);
   const long signal = action == "stop" ? SIGSTOP : SIGKILL;
   if (self == *program_pid) {
-    // To this very thread, so that it goes no further: one to the process is taken by any of its threads, some time later.
+    // To this very thread, so that it goes no further: one to the process is taken by any of its threads,
+    // some time later.
     if (action != "leave") sys::call(__NR_tgkill, self, sys::gettid(), signal);
     return;
   }

@@ -9,8 +9,8 @@
 // fork that comes to it gets the same signal; with `leave` it gets SIGKILL, and the program nothing. With
 // PROGRAM only the program of that name.
 //
-// Points of jobs begin with "member." or "coordinator.". The others are those of one process, one checkpoint comes
-// to each at most once; tests/points/points.py has the list of them, and fails if it is not complete.
+// Points of jobs begin with "member." or "coordinator.". The others are those of one process, one checkpoint
+// comes to each at most once; tests/points/points.py has the list of them, and fails if it is not complete.
 #pragma once
 
 #include <atomic>

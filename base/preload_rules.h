@@ -1,7 +1,7 @@
 // The rules for code that runs in a thread of the program: in an interposed call, in one of our signal
-// handlers, or in what these call. Include it last: it makes most of the mistakes uncompilable. Names that this code
-// or its headers need for other things (free, new, dlsym, mutex, string) cannot be poisoned: for them the table below is
-// a promise, which only reviews keep.
+// handlers, or in what these call. Include it last: it makes most of the mistakes uncompilable. Names that
+// this code or its headers need for other things (free, new, dlsym, mutex, string) cannot be poisoned: for
+// them the table below is a promise, which only reviews keep.
 //
 // A thread of the program may be anywhere when we run: inside malloc with the arena's lock held, inside
 // stdio, in a child of vfork, on a thread made by clone(2) whose TLS is its parent's. Therefore:

@@ -1,5 +1,5 @@
-// A command that is started with descriptor 0, 1 or 2 closed (`>&-`) would get its own files at these numbers: what it prints
-// would be written into an image.
+// A command that is started with descriptor 0, 1 or 2 closed (`>&-`) would get its own files at these
+// numbers: what it prints would be written into an image.
 //
 // Callers: main() of each command, first of all; one thread.
 #pragma once

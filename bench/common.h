@@ -1,6 +1,7 @@
 // What the bench programs share: arguments, a pseudo-random generator, a 128-bit checksum, results.
 //
-// Owner:     bench; what is slow to compile is in frame/. These are ordinary programs that know nothing of checkpoints.
+// Owner:     bench; what is slow to compile is in frame/. These are ordinary programs that know nothing of
+//            checkpoints.
 // Callers:   main() and the threads it starts.
 // Never:     anything that depends on time, on the number of processors or on addresses may reach
 //            standard output: two runs with the same arguments print the same bytes.

@@ -1,5 +1,6 @@
-// What the kernel takes to protect memory by userfaultfd and to let go of it: processor seconds for each GiB, of each step
-// of a checkpoint, and of the two ways to end a registration of which no page is protected any more.
+// What the kernel takes to protect memory by userfaultfd and to let go of it: processor seconds for each GiB,
+// of each step of a checkpoint, and of the two ways to end a registration of which no page is protected any
+// more.
 //
 //   protect_ways [MEGABYTES [ROUNDS [huge]]]     huge: the memory lies in huge pages
 #include <fcntl.h>

@@ -1,5 +1,6 @@
-// Ways in which a program's memory gets to the disk while it is protected, a MiB at a time by O_DIRECT: processor seconds for
-// each GiB, each method in turn. What a checkpoint takes without its lists, its threads and its waits.
+// Ways in which a program's memory gets to the disk while it is protected, a MiB at a time by O_DIRECT:
+// processor seconds for each GiB, each method in turn. What a checkpoint takes without its lists, its threads
+// and its waits.
 //
 //   write_ways FILE [MEGABYTES [ROUNDS [huge]]]     FILE is overwritten and removed; huge: the memory lies in huge pages
 #include <fcntl.h>

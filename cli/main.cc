@@ -51,8 +51,8 @@ constexpr Command kCommands[] = {
     {"backtrace", add_backtrace},
 };
 
-// A command that is asked for by its name is set up alone: to set up all takes 0.4 ms of a processor, an eighth of all that
-// `ckpt now` takes. nullptr: all are wanted, for the help or for a word that is none.
+// A command that is asked for by its name is set up alone: to set up all takes 0.4 ms of a processor, an
+// eighth of all that `ckpt now` takes. nullptr: all are wanted, for the help or for a word that is none.
 const Command* find_alone(std::string_view name) {
   const auto* found =
       std::find_if(std::begin(kCommands), std::end(kCommands),

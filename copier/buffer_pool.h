@@ -3,8 +3,8 @@
 // reserve that only forced copies may take, so that a thread in a fault hardly ever waits for the
 // disk, and the rest.
 //
-// Owner:     copier. acquire(): the copier, the thread that serves faults, threads under guard. release(): the
-//            writer; a copying thread whose copy failed or held only zeros.
+// Owner:     copier. acquire(): the copier, the thread that serves faults, threads under guard. release():
+//            the writer; a copying thread whose copy failed or held only zeros.
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
 // A sequential copier that waits is woken when a MiB of its share is free, or an eighth of the share if that
@@ -26,8 +26,8 @@ class BufferPool {
  public:
   // Address space for `bytes` of buffers. A page takes memory from its first use until release_memory().
   [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
-  // Instead of that: the memory of a pool of the same size and kind, that was handed over. touched: part of it that is
-  // populated already.
+  // Instead of that: the memory of a pool of the same size and kind, that was handed over. touched: part of
+  // it that is populated already.
   static size_t memory_bytes(size_t bytes, size_t buffer_bytes);
   void adopt(AddrRange memory, AddrRange touched, size_t bytes, size_t buffer_bytes);
   // The memory is the caller's from here on; no buffer is in use. *touched: the buffers that were populated.

@@ -134,8 +134,8 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool leave_
   // event that is read later frees memory of which we have the bytes.
   memory_.settle_events();
   if (got_bytes) table_.saved(id);
-  // leave_protected() comes after the question whether the segment is unchanged: an event that is read in between
-  // want()s the segment, and leave_protected() fails.
+  // leave_protected() comes after the question whether the segment is unchanged: an event that is read in
+  // between want()s the segment, and leave_protected() fails.
   const bool still_protected = leave_protected && same && !s.open && table_.leave_protected(id);
   // A thread that unprotected the segment before us (unprotect_saved) has made it kCopied, and had proven it.
   // The program may have gone on since, and unmapped it.
@@ -322,7 +322,8 @@ void Copier::before_release(AddrRange range) {
         resync_segment(id);
       memory_.meanwhile();
     }
-    // Of shared memory nothing may be given back, or written to by another mapping, before the others can have it.
+    // Of shared memory nothing may be given back, or written to by another mapping, before the others can
+    // have it.
     if (is_of_job(table_[id]) && table_.want(id) == SegmentState::kUnchanged) unprotect_segment(table_[id]);
     memory_.meanwhile();
   }
@@ -337,7 +338,8 @@ void Copier::removed(AddrRange range) {
     table_[id].given_back.store(true, std::memory_order_relaxed);
     told_.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);
-    // Unless its bytes are kept for the others, which they are in kCopied: they may be gone, or be written to unseen.
+    // Unless its bytes are kept for the others, which they are in kCopied: they may be gone, or be written to
+    // unseen.
     if (is_of_job(table_[id]) && state != SegmentState::kCopied && shared_->needed()) shared_->give_up();
     if (!to_copy(id)) {
       if (table_.claim(id)) table_.finish(id);

@@ -4,15 +4,15 @@
 // run() can hand sequential copies to a copy engine, many at a time. Such a segment is kCopying, and the
 // engine owns it until it calls copied(). The serving thread, if it needs the segment before that,
 // re-synchronises with just this copy, and then owns it unless the copy is done. Neither misses the other:
-// in fault() the serving thread marks the segment (want()) and then looks for its ticket; run() notes the ticket and
-// then looks for the mark. before_release() marks nothing: it looks for the ticket again and again until the segment
-// is copied. Under guard no engine is used (back_ends/choose.cc).
+// in fault() the serving thread marks the segment (want()) and then looks for its ticket; run() notes the
+// ticket and then looks for the mark. before_release() marks nothing: it looks for the ticket again and again
+// until the segment is copied. Under guard no engine is used (back_ends/choose.cc).
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   use(), set_order(), set_together(), share(), run(), unprotect_rest(), shared_is_protected(): the agent.
-//            copied(): the engine's thread, or the thread that has re-synchronised with the copy.
-//            fault(), before_release(), removed(), is_shared(), give_up_shared(): the serving thread, or the agent in
-//            its place (for release_guard.cc, which asks the last two).
+// Callers:   use(), set_order(), set_together(), share(), run(), unprotect_rest(), shared_is_protected(): the
+//            agent. copied(): the engine's thread, or the thread that has re-synchronised with the copy.
+//            fault(), before_release(), removed(), is_shared(), give_up_shared(): the serving thread, or the
+//            agent in its place (for release_guard.cc, which asks the last two).
 //            make_writable(), tracks(), note_fault(), note_wait(): threads under guard.
 //            holds(), shared_range(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
@@ -42,12 +42,14 @@ class ProgramMemory : public SourceMemory {
     }
     return 0;
   }
-  // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when other memory than that which was
-  // protected lies in the range now. The kernel passes over holes: 0 does not say that all of the range is mapped.
+  // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when other memory than that
+  // which was protected lies in the range now. The kernel passes over holes: 0 does not say that all of the
+  // range is mapped.
   virtual long unprotect(AddrRange range) = 0;
   // The same, and 0 only if all of the range is mapped, and is the memory that was protected.
   virtual long unprotect_many(AddrRange range) { return unprotect(range); }
-  // Is a successful unprotect() the only proof that memory is what was protected? Then a hole must not pass for it.
+  // Is a successful unprotect() the only proof that memory is what was protected? Then a hole must not pass
+  // for it.
   virtual bool unprotecting_proves() const { return false; }
   // May unprotect() come late, when another thread has unprotected the same memory and the program has gone
   // on? Not where unprotect() changes what the program itself sets.
@@ -85,21 +87,23 @@ class Copier final : private CopyListener {
   CopyListener& listener() { return *this; }
   // The order in which run() copies; by address unless set.
   void set_order(Order order) { order_ = order; }
-  // Before run(), while threads stand: regions that are of_job are read by `source`. They are copied first, and stay
-  // protected when they are copied, until this process writes to them.
+  // Before run(), while threads stand: regions that are of_job are read by `source`. They are copied first,
+  // and stay protected when they are copied, until this process writes to them.
   void share(SharedSource& source) { shared_ = &source; }
-  // After run(), while faults are still served: false: a segment that should be protected is not. So this process may
-  // have written to it past the others.
+  // After run(), while faults are still served: false: a segment that should be protected is not. So this
+  // process may have written to it past the others.
   bool shared_is_protected();
   // Do other members still copy shared memory that we must not write to unseen?
   bool is_shared() const { return shared_ != nullptr && shared_->needed(); }
   void give_up_shared() {
     if (shared_ != nullptr) shared_->give_up();
   }
-  // How much of what lies side by side is read by one call of the kernel, where that reads it: one segment at least.
+  // How much of what lies side by side is read by one call of the kernel, where that reads it: one segment at
+  // least.
   void set_together(uint64_t bytes) { together_bytes_ = bytes; }
   // Copies every segment that has pages to copy and no other owner. Returns when all of these are kCopied or
-  // kUnchanged, or a segment is lost. False: a segment is lost. leave_protected: segments without a write stay protected.
+  // kUnchanged, or a segment is lost. False: a segment is lost. leave_protected: segments without a write
+  // stay protected.
   bool run(bool leave_protected = false);
   // A thread wrote to the protected page at `a`: copies the segment if the image needs it, and makes it
   // writable, or has its owner do so.
@@ -139,8 +143,8 @@ class Copier final : private CopyListener {
   // The segments that were claimed together are read by one call of the kernel, if it can.
   void copy_together(bool in_batches);
   bool read_together(uint32_t count);
-  // Leaves a segment whose bytes were read kSaved: end_batch() unprotects all of a batch by one call. A call for
-  // each would cost as much as the copy. A thread that needs such a segment earlier unprotects it
+  // Leaves a segment whose bytes were read kSaved: end_batch() unprotects all of a batch by one call. A call
+  // for each would cost as much as the copy. A thread that needs such a segment earlier unprotects it
   // itself (unprotect_saved).
   void add_to_batch(SegmentId id, uint32_t buffer);
   void end_batch();
@@ -182,8 +186,8 @@ class Copier final : private CopyListener {
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};
 
-  // Neighbours of one region that are kCopying, and are about to be read. A thread that waits for one waits for the
-  // copy of all.
+  // Neighbours of one region that are kCopying, and are about to be read. A thread that waits for one waits
+  // for the copy of all.
   uint64_t together_bytes_ = 256 << 10;
   static constexpr uint32_t kMostTogether = 16, kMostPieces = 64;
   SegmentId together_first_{0};

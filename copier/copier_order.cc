@@ -9,7 +9,8 @@
 
 namespace ckpt {
 
-// Copies by the processor, all that has no other owner. in_batches: several segments are unprotected by one call.
+// Copies by the processor, all that has no other owner. in_batches: several segments are unprotected by one
+// call.
 void Copier::copy_in_order(bool in_batches) {
   const uint64_t wanted = std::clamp<uint64_t>(together_bytes_ / table_.segment_bytes(), 1, kMostTogether);
   // Buffers come before the claim: a thread that faults on a claimed segment must not wait for the disk.
@@ -28,7 +29,8 @@ void Copier::copy_in_order(bool in_batches) {
         end_batch();
         spare[left++] = pool_.acquire(CopyKind::kSequential);
       }
-      // Buffers that lie side by side are the kernel's other side as one piece: each piece is looked up alone.
+      // Buffers that lie side by side are the kernel's other side as one piece: each piece is looked up
+      // alone.
       std::sort(spare, spare + left, std::greater<>());
     }
     if (!table_.claim(id)) continue;

@@ -30,21 +30,21 @@
 // kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves
 //             several segments so, to unprotect them by one call. A thread that needs one of them before that
 //             unprotects it itself and settle()s it. (Not where segments are to stay protected.)
-// kCopied:    the pages are unprotected and writable. (A segment that want() takes from kUnchanged is unprotected
-//             a moment later, by the thread that called want().) That the owner could unprotect them also
-//             proves that the mapping is still the one that was protected, since only that is registered with
-//             our userfaultfd. If it could not, the bytes read may be anybody's: kLost.
+// kCopied:    the pages are unprotected and writable. (A segment that want() takes from kUnchanged is
+//             unprotected a moment later, by the thread that called want().) That the owner could unprotect
+//             them also proves that the mapping is still the one that was protected, since only that is
+//             registered with our userfaultfd. If it could not, the bytes read may be anybody's: kLost.
 // kUnchanged: copied, and protected still: nobody has changed a byte since the stop. So the next checkpoint
 //             need not copy it (Segment::in_parent). The first write makes it kCopied, by want(). A thread
 //             that writes earlier, in kCopying or kSaved, sleeps in a fault that only the owner can end: the
 //             serving thread marks the segment by want(), and leave_protected() fails.
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
-// A segment without pages stays kProtected until a thread writes to it or its memory goes: then it is claimed, and
-// finish() makes it kCopied without a copy. So does a segment whose pages are all in the parent's image (in_parent).
-// Copier::unprotect_uncopied() and make_writable() unprotect it in between; removed() does not, for its pages go.
-// A thread that needs a segment in kCopying waits in await_copied(). A thread whose fault is served by
-// another waits in the kernel until the owner unprotects the segment; under guard it waits in await_copied()
-// as well.
+// A segment without pages stays kProtected until a thread writes to it or its memory goes: then it is
+// claimed, and finish() makes it kCopied without a copy. So does a segment whose pages are all in the
+// parent's image (in_parent). Copier::unprotect_uncopied() and make_writable() unprotect it in between;
+// removed() does not, for its pages go. A thread that needs a segment in kCopying waits in await_copied(). A
+// thread whose fault is served by another waits in the kernel until the owner unprotects the segment; under
+// guard it waits in await_copied() as well.
 #pragma once
 
 #include "base/locks/futex.h"
@@ -159,8 +159,9 @@ class SegmentTable {
   // By the owner, instead of finish(): the pages stay protected. False: want() was called.
   [[nodiscard]] bool leave_protected(SegmentId id);
   // A thread needs the pages writable. In kCopying and kSaved this leaves a mark, and the owner will
-  // unprotect the segment. kUnchanged becomes kCopied, and the caller must unprotect it, unless its pages are about to
-  // go (Copier::removed()): then the kernel drops them, and the protection with them. Returns the state before.
+  // unprotect the segment. kUnchanged becomes kCopied, and the caller must unprotect it, unless its pages are
+  // about to go (Copier::removed()): then the kernel drops them, and the protection with them. Returns the
+  // state before.
   SegmentState want(SegmentId id);
   bool is_wanted(SegmentId id) const {
     return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0;

@@ -76,12 +76,14 @@ enum ckpt_rt_callback_kind {
   CKPT_RT_CAME_BACK = 7  /* or this is a restarted process, and its threads go on */
 };
 
-/* `context` is the pointer given to ckpt_rt_add_callback(). The first three are called on some thread of the program in
- * the context of a signal handler: only what signal-safety(7) allows, and no ckpt_rt function but
- * ckpt_rt_restarted(), ckpt_rt_is_active() and ckpt_rt_next_message(). No other checkpoint begins while one runs. */
+/* `context` is the pointer given to ckpt_rt_add_callback(). The first three are called on some thread of the
+ * program in the context of a signal handler: only what signal-safety(7) allows, and no ckpt_rt function but
+ * ckpt_rt_restarted(), ckpt_rt_is_active() and ckpt_rt_next_message(). No other checkpoint begins while one
+ * runs. */
 typedef void (*ckpt_rt_callback)(enum ckpt_rt_callback_kind kind, void* context);
 
-/* What a process of the job has posted to this one with ckpt_rt_post(). Set `size` to sizeof(struct ckpt_rt_message). */
+/* What a process of the job has posted to this one with ckpt_rt_post(). Set `size` to sizeof(struct
+ * ckpt_rt_message). */
 struct ckpt_rt_message {
   size_t size;
   const void* bytes; /* aligned to 8; until the next checkpoint begins */
@@ -102,16 +104,17 @@ uint32_t ckpt_rt_restarted(void);
 
 /* Takes a checkpoint and returns when it is durable. `result` may be NULL. Like fork(2) it returns
  * more than once: in the process that asked, and, with result->restarted > 0, in every process
- * restarted from the image. CKPT_RT_NOT_RESTARTABLE: the image is durable, and something in it (of a job: in the
- * image of one of its processes) keeps every restart from working; it replaces no older image.
+ * restarted from the image. CKPT_RT_NOT_RESTARTABLE: the image is durable, and something in it (of a job: in
+ * the image of one of its processes) keeps every restart from working; it replaces no older image.
  * Never call it inside a critical section (CKPT_RT_USAGE). */
 int ckpt_rt_checkpoint(struct ckpt_rt_result* result);
 
 /* The process goes back, in place, to its newest checkpoint (image NULL) or to that of `image`, an image of
- * this very process (docs/back.md). Of a job all processes go back to its newest checkpoint. When that works the call does not return: the program goes on where the
- * checkpoint found it, and ckpt_rt_restarted() is one more. It returns when nothing was changed: with a code
- * CKPT_RT_*, and, in `error` of `error_size` bytes if that is not NULL, one line. Runs the command
- * `ckpt` that belongs to the library. Never call it inside a critical section (CKPT_RT_USAGE). */
+ * this very process (docs/back.md). Of a job all processes go back to its newest checkpoint. When that works
+ * the call does not return: the program goes on where the checkpoint found it, and ckpt_rt_restarted() is one
+ * more. It returns when nothing was changed: with a code CKPT_RT_*, and, in `error` of `error_size` bytes if
+ * that is not NULL, one line. Runs the command `ckpt` that belongs to the library. Never call it inside a
+ * critical section (CKPT_RT_USAGE). */
 int ckpt_rt_back(const char* image, char* error, size_t error_size);
 
 /* Between enter and leave the calling thread is inside a critical section: no checkpoint stops the
@@ -121,35 +124,39 @@ int ckpt_rt_back(const char* image, char* error, size_t error_size);
 int ckpt_rt_enter_critical(void);
 int ckpt_rt_leave_critical(void);
 
-/* Gives the calling thread to callbacks of the kinds from CKPT_RT_PREPARE on, and does not return. One thread of a process;
- * CKPT_RT_UNAVAILABLE: there is one already. While such a callback is registered no checkpoint begins in a process without
- * that thread: after CKPT_PREPARE_TIMEOUT it is given up. So a forked child needs one of its own (pthread_atfork(3)). */
+/* Gives the calling thread to callbacks of the kinds from CKPT_RT_PREPARE on, and does not return. One thread
+ * of a process; CKPT_RT_UNAVAILABLE: there is one already. While such a callback is registered no checkpoint
+ * begins in a process without that thread: after CKPT_PREPARE_TIMEOUT it is given up. So a forked child needs
+ * one of its own (pthread_atfork(3)). */
 int ckpt_rt_serve(void);
 
 /* In CKPT_RT_PREPARE: the checkpoint is given up, of the whole job, and says why in these words. */
 void ckpt_rt_refuse(const char* why);
 
-/* In CKPT_RT_PREPARE: posts a message to another process of the job. host NULL: on this host; pid 0: to all but this one,
- * with host NULL on all hosts. The processes of a job prepare in rounds. When all have come back from CKPT_RT_PREPARE, what they have
- * posted is handed out, and CKPT_RT_PREPARE is called again everywhere, until a round in which nobody posts anything.
- * What is posted to a process that is not there is dropped. subject: who is to read it, at most 31 characters.
- * CKPT_RT_USAGE: too long, or not in CKPT_RT_PREPARE; CKPT_RT_UNAVAILABLE: more than 64 KiB in one round. */
+/* In CKPT_RT_PREPARE: posts a message to another process of the job. host NULL: on this host; pid 0: to all
+ * but this one, with host NULL on all hosts. The processes of a job prepare in rounds. When all have come
+ * back from CKPT_RT_PREPARE, what they have posted is handed out, and CKPT_RT_PREPARE is called again
+ * everywhere, until a round in which nobody posts anything. What is posted to a process that is not there is
+ * dropped. subject: who is to read it, at most 31 characters. CKPT_RT_USAGE: too long, or not in
+ * CKPT_RT_PREPARE; CKPT_RT_UNAVAILABLE: more than 64 KiB in one round. */
 int ckpt_rt_post(const char* subject, const char* host, int pid, const void* bytes, size_t length);
 
-/* In CKPT_RT_PREPARE: the process `pid` of this host, a descendant of the job's in which the library is not (a static program...), is
- * saved and brought back by the caller, named `who` in the manifest. Without it the checkpoint of such a job is refused. The caller
- * sees to it that the process does nothing from now until CKPT_RT_AFTER_CHECKPOINT, CKPT_RT_DURABLE or CKPT_RT_ABANDONED, and makes it
- * again in CKPT_RT_AFTER_RESTART. CKPT_RT_USAGE: not in CKPT_RT_PREPARE, or pid is none. */
+/* In CKPT_RT_PREPARE: the process `pid` of this host, a descendant of the job's in which the library is not
+ * (a static program...), is saved and brought back by the caller, named `who` in the manifest. Without it the
+ * checkpoint of such a job is refused. The caller sees to it that the process does nothing from now until
+ * CKPT_RT_AFTER_CHECKPOINT, CKPT_RT_DURABLE or CKPT_RT_ABANDONED, and makes it again in
+ * CKPT_RT_AFTER_RESTART. CKPT_RT_USAGE: not in CKPT_RT_PREPARE, or pid is none. */
 int ckpt_rt_take_over(int pid, const char* who);
 
-/* In CKPT_RT_PREPARE, of a job's checkpoint: the directory in which it is made, and the one that it is when it counts; absolute paths, of
- * at most `size` bytes each. A directory of the caller's in it, and files in that, are pruned with the checkpoint. The caller makes them
- * durable (fsync). CKPT_RT_UNAVAILABLE: this is a checkpoint of one process alone, which is a file. */
+/* In CKPT_RT_PREPARE, of a job's checkpoint: the directory in which it is made, and the one that it is when
+ * it counts; absolute paths, of at most `size` bytes each. A directory of the caller's in it, and files in
+ * that, are pruned with the checkpoint. The caller makes them durable (fsync). CKPT_RT_UNAVAILABLE: this is a
+ * checkpoint of one process alone, which is a file. */
 int ckpt_rt_directory(char* now, char* later, size_t size);
 
-/* The next message with that subject. *position: 0 for the first one since CKPT_RT_PREPARE was called first for this
- * checkpoint. CKPT_RT_UNAVAILABLE: no more. In CKPT_RT_PREPARE, and later in any callback: messages are in the image.
- * Async-signal-safe. */
+/* The next message with that subject. *position: 0 for the first one since CKPT_RT_PREPARE was called first
+ * for this checkpoint. CKPT_RT_UNAVAILABLE: no more. In CKPT_RT_PREPARE, and later in any callback: messages
+ * are in the image. Async-signal-safe. */
 int ckpt_rt_next_message(const char* subject, uint32_t* position, struct ckpt_rt_message* message);
 
 /* Registers a function, called each time, in the order of registration (CKPT_RT_AFTER_CHECKPOINT:
@@ -196,9 +203,9 @@ static inline void* ckpt_rt_lookup_(void** cache, const char* name) {
   }
 
 /* Without the library: not active, never restarted, critical sections and callbacks and exclusions do
- * nothing and return 0, ckpt_rt_refuse() does nothing, ckpt_rt_next_message() finds none, ckpt_rt_directory() returns
- * CKPT_RT_UNAVAILABLE, and ckpt_rt_checkpoint(), ckpt_rt_back(), ckpt_rt_serve(), ckpt_rt_post() and ckpt_rt_take_over()
- * return CKPT_RT_NOT_LOADED. */
+ * nothing and return 0, ckpt_rt_refuse() does nothing, ckpt_rt_next_message() finds none, ckpt_rt_directory()
+ * returns CKPT_RT_UNAVAILABLE, and ckpt_rt_checkpoint(), ckpt_rt_back(), ckpt_rt_serve(), ckpt_rt_post() and
+ * ckpt_rt_take_over() return CKPT_RT_NOT_LOADED. */
 CKPT_RT_WRAP_(int, ckpt_rt_is_active, (void), (), 0)
 CKPT_RT_WRAP_(uint32_t, ckpt_rt_restarted, (void), (), 0)
 CKPT_RT_WRAP_(int, ckpt_rt_checkpoint, (struct ckpt_rt_result * result), (result), CKPT_RT_NOT_LOADED)

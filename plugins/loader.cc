@@ -1,10 +1,11 @@
-// libckpt_plugins.so: loads the plug-ins of CKPT_PLUGINS into a process, and has the library call them (ckpt_plugin.h).
+// libckpt_plugins.so: loads the plug-ins of CKPT_PLUGINS into a process, and has the library call them
+// (ckpt_plugin.h).
 //
-// Owner:     plugins; preloaded by `ckpt run --plugins` behind libckpt_rt.so. A library of its own: processes without
-//            plug-ins do without.
-// Callers:   the dynamic linker, once, before main(): ordinary code. Later only call_back() runs, in callbacks of the
-//            library, where signal-safety(7) holds; and what prepares checkpoints, on a thread that is made here, and made again
-//            in each forked child.
+// Owner:     plugins; preloaded by `ckpt run --plugins` behind libckpt_rt.so. A library of its own: processes
+//            without plug-ins do without.
+// Callers:   the dynamic linker, once, before main(): ordinary code. Later only call_back() runs, in
+//            callbacks of the library, where signal-safety(7) holds; and what prepares checkpoints, on a
+//            thread that is made here, and made again in each forked child.
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>

@@ -1,6 +1,7 @@
 // May this plug-in be loaded? It runs with all rights of the program that it is loaded into.
 //
-// Owner:     plugins. Callers: `ckpt run`, before the program is there; the loader in each process. Ordinary code.
+// Owner:     plugins. Callers: `ckpt run`, before the program is there; the loader in each process. Ordinary
+//            code.
 #pragma once
 
 #include <string.h>
@@ -11,8 +12,8 @@
 
 namespace ckpt::plugins {
 
-// Empty: the file and the directory that it lies in belong to this user or root, and nobody else may write them (the
-// directory may be sticky). Else what is wrong, and what to do.
+// Empty: the file and the directory that it lies in belong to this user or root, and nobody else may write
+// them (the directory may be sticky). Else what is wrong, and what to do.
 inline std::string why_not_trusted(const std::string& path) {
   if (path.empty() || path[0] != '/') return "is no absolute path: name the whole of it";
   const auto of_others = [](const struct stat& st) {

@@ -169,7 +169,8 @@ int restart_on_hosts(const RestartOptions& options) {
                                                ckpt, errno_name(errno)));
 }
 
-// The checkpoint of a job that comes as one stream. choose_mmap_base() may execute this program again: then it is there already.
+// The checkpoint of a job that comes as one stream. choose_mmap_base() may execute this program again: then
+// it is there already.
 Result<std::unique_ptr<JobSpool>> spooled_job(const std::string& image) {
   if (auto before = JobSpool::left_before()) return before;
   auto spool = JobSpool::of(image);
@@ -204,8 +205,8 @@ int restart(RestartOptions options, char** argv) {
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
-    // choose_mmap_base() may execute this program again. So only the description is read here, not the list of all
-    // memory, which is long.
+    // choose_mmap_base() may execute this program again. So only the description is read here, not the list
+    // of all memory, which is long.
     auto description = *path == "-" ? open_standard_input(ImageParts::kDescription)
                                     : ImageReader::open(*path, ImageParts::kDescription);
     if (!description.ok()) return finish_with_error(options, description.error());

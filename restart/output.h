@@ -15,7 +15,8 @@ namespace ckpt {
 // One line, or one JSON object. Returns the exit code.
 int finish_with_error(const RestartOptions& options, const Error& error);
 void print_note(const RestartOptions& options, const std::string& text);
-// For notes that are not to wait until all runs; none where they are a part of one JSON object. options must outlive it.
+// For notes that are not to wait until all runs; none where they are a part of one JSON object. options must
+// outlive it.
 std::function<void(const std::string&)> notes_at_once(const RestartOptions& options);
 
 // Checks that take long show how far they are, on a terminal.

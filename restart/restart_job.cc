@@ -51,7 +51,8 @@ bool is_older(std::string_view one, std::string_view other) {
          a.sequence < b.sequence;
 }
 
-// unusable: names of checkpoints and why. used: the name of the one that is restarted, "": an image of one process.
+// unusable: names of checkpoints and why. used: the name of the one that is restarted, "": an image of one
+// process.
 std::vector<std::string> say_passed_over(const std::vector<std::pair<std::string, Error>>& unusable,
                                          const std::string& used) {
   std::vector<std::string> notes;
@@ -316,7 +317,8 @@ Result<std::optional<std::string>> find_job(const std::string& argument, std::ve
     newest = whole;
   }
   if (!newest && !why_not) return newest;
-  // Images of one process may be there as well, and taken later. When files were written says nothing: they may be copies.
+  // Images of one process may be there as well, and taken later. When files were written says nothing: they
+  // may be copies.
   int64_t newest_image_ns = -1;
   if (auto images = ImageCatalog::list(path); images.ok()) {
     for (const CatalogEntry& image : images->entries()) {

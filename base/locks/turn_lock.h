@@ -4,8 +4,9 @@
 // Callers:   our own threads, and threads of the program inside our handlers.
 // Never:     allocates, touches errno; is held across anything that waits for another holder.
 //
-// A thread that holds it for long calls yield(): each thread that waits gets it once, and none twice. (Unlocking
-// and locking again would not do: a thread that was let in could be back in the queue before the holder.)
+// A thread that holds it for long calls yield(): each thread that waits gets it once, and none twice.
+// (Unlocking and locking again would not do: a thread that was let in could be back in the queue before the
+// holder.)
 #pragma once
 
 #include "base/locks/futex.h"
@@ -20,8 +21,8 @@ class TurnLock {
     // Wakes the group of the thread whose turn it is, not all that wait.
     if (next_.load(std::memory_order_seq_cst) != now) futex_wake_those(now_, group_of(now));
   }
-  // By the holder: lets in the threads that wait now. It takes its own next turn first: a thread that was let in
-  // may ask again at once, and would get in ahead for as long as the holder has no processor.
+  // By the holder: lets in the threads that wait now. It takes its own next turn first: a thread that was let
+  // in may ask again at once, and would get in ahead for as long as the holder has no processor.
   void yield() {
     if (next_.load(std::memory_order_relaxed) == now_.load(std::memory_order_relaxed) + 1) return;
     const uint32_t mine = take_turn();

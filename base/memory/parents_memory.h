@@ -1,11 +1,12 @@
-// Whether a process still has its parent's memory, as a child of vfork(2) and posix_spawn(3) has until it executes another
-// program.
+// Whether a process still has its parent's memory, as a child of vfork(2) and posix_spawn(3) has until it
+// executes another program.
 //
 // Owner:     base. Header only. Callers: whoever is about to send a process the checkpoint signal.
-// Source:    kcmp(2), vfork(2). Such a child has the library, and its parent's handler at first: libc takes that away
-//            from it (a child of posix_spawn blocks all signals meanwhile), and executes behind our wrappers. A signal
-//            that is sent then ends the program it becomes. So this is asked before anything else: from the moment at
-//            which a process has memory of its own, only our wrapper of exec changes that, which blocks the signal.
+// Source:    kcmp(2), vfork(2). Such a child has the library, and its parent's handler at first: libc takes
+//            that away from it (a child of posix_spawn blocks all signals meanwhile), and executes behind our
+//            wrappers. A signal that is sent then ends the program it becomes. So this is asked before
+//            anything else: from the moment at which a process has memory of its own, only our wrapper of
+//            exec changes that, which blocks the signal.
 #pragma once
 
 #include <linux/kcmp.h>
@@ -14,8 +15,8 @@
 
 namespace ckpt {
 
-// blocks_signal(): does its first thread block the checkpoint signal? Asked where the kernel does not say whose the
-// memory is (seccomp, no kcmp(2)).
+// blocks_signal(): does its first thread block the checkpoint signal? Asked where the kernel does not say
+// whose the memory is (seccomp, no kcmp(2)).
 template <typename Blocks>
 bool has_parents_memory(int pid, int ppid, Blocks blocks_signal) {
   const long r = sys::call(__NR_kcmp, pid, ppid, long{KCMP_VM}, 0L, 0L);

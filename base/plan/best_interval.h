@@ -1,6 +1,8 @@
-// The time between two checkpoints at which the least is lost: equation (1) of Plank, Li and Puening 1998, Vaidya's.
+// The time between two checkpoints at which the least is lost: equation (1) of Plank, Li and Puening 1998,
+// Vaidya's.
 //
-// Owner: base. Callers: ckpt plan, the head of a job over hosts, and the agent in a program (CKPT_EVERY=auto).
+// Owner: base. Callers: ckpt plan, the head of a job over hosts, and the agent in a program
+// (CKPT_EVERY=auto).
 // Never: allocates, calls the C library: no logarithm of its own is there in the program.
 #pragma once
 
@@ -31,8 +33,9 @@ inline double log_of_rest(double x) {
   return -2 * sum - twos;
 }
 
-// e^(lambda (T + O)) (1 - lambda T) = 1, T not 0; lambda = 1 / mtbf. With x = lambda T: f(x) = x + lambda O + log(1 - x),
-// which is positive at 0, falls, and goes to minus infinity at 1: one root, by halving. All in seconds; overhead > 0, mtbf > 0.
+// e^(lambda (T + O)) (1 - lambda T) = 1, T not 0; lambda = 1 / mtbf. With x = lambda T: f(x) = x + lambda O +
+// log(1 - x), which is positive at 0, falls, and goes to minus infinity at 1: one root, by halving. All in
+// seconds; overhead > 0, mtbf > 0.
 inline double best_interval(double mtbf, double overhead) {
   double low = 0, high = 1;
   for (int i = 0; i < 200; ++i) {

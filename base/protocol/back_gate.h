@@ -3,10 +3,10 @@
 //
 // Owner:     `ckpt back`. Callers: the agents of the processes, and `ckpt back`. Waits are not private: the
 //            memory is of several processes.
-// Who is alive: `ckpt back` locks byte i of the memfd for process i (F_OFD_SETLK), by an open file that it then
-// hands to that process's agent alone. The lock is free when the process is gone.
-// Never:     allocates, touches errno. The decision: kOpen to kGivenUp or kCutting; kCutting to kCommitted, or
-//            to kGivenUp if no file was cut. Nothing else follows kGivenUp and kCommitted.
+// Who is alive: `ckpt back` locks byte i of the memfd for process i (F_OFD_SETLK), by an open file that it
+// then hands to that process's agent alone. The lock is free when the process is gone.
+// Never:     allocates, touches errno. The decision: kOpen to kGivenUp or kCutting; kCutting to kCommitted,
+//            or to kGivenUp if no file was cut. Nothing else follows kGivenUp and kCommitted.
 #pragma once
 
 #include <linux/futex.h>

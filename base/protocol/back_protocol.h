@@ -164,7 +164,8 @@ struct BackPlan {
   uint64_t fills, fill_count;
   uint32_t more, reserved;
   uint64_t ended, ended_count;  // int32_t: processes that were born since, and are to be waited for
-  // AddressLine: where the hosts of the job are, if one of them has died and another one has its processes; 0: as at the checkpoint.
+  // AddressLine: where the hosts of the job are, if one of them has died and another one has its processes;
+  // 0: as at the checkpoint.
   uint64_t addresses, address_count;
 };
 

@@ -18,9 +18,9 @@
 //      line is "done" or "error CODE TEXT" with CODE an ExitCode,
 //   6. before a checkpoint the library may ask for what it may not open itself, since the asker may have more
 //      rights: "need directory PATH" (the image directory that is set) and "need memory" (its own mem and
-//      pagemap in /proc). The asker answers each by one byte with what it could open, if anything (SCM_RIGHTS):
-//      a directory only if it belongs to the program's user and nobody else may write to it, PATH itself or
-//      PATH/user-UID; memory as two descriptors, mem first, open for reading.
+//      pagemap in /proc). The asker answers each by one byte with what it could open, if anything
+//      (SCM_RIGHTS): a directory only if it belongs to the program's user and nobody else may write to it,
+//      PATH itself or PATH/user-UID; memory as two descriptors, mem first, open for reading.
 // The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal. A program that puts
 // that signal to use itself has had ours moved to another: then a mapping of its own is named
 // kMovedSignalName and the number, which counts if the program catches that signal.
@@ -52,9 +52,9 @@ enum ControlFlag : uint32_t {
   // kCheckpoint: a HostsPart follows (after the list): the processes of this host are part of a job over
   // several hosts (docs/hosts.md).
   kControlHosts = 1u << 2,
-  // kCheckpoint: the process is stopped, and the asker lets our code run in it (base/tracing/). When its threads
-  // stand the library says "need stop_signal", and the asker answers by one byte: the signal by which the process is
-  // stopped, or 0 if it was continued meanwhile.
+  // kCheckpoint: the process is stopped, and the asker lets our code run in it (base/tracing/). When its
+  // threads stand the library says "need stop_signal", and the asker answers by one byte: the signal by which
+  // the process is stopped, or 0 if it was continued meanwhile.
   kControlStopped = 1u << 3,
 };
 
@@ -75,13 +75,15 @@ struct LeaveOutList {
 // At each step of the checkpoint the library says "need step NAME" (prepared, standing, drained, sampled,
 // durable; before drained a line "bookmark LOCAL REMOTE SENT RECEIVED UNSENT" for each connection to another
 // host, addresses as 32 hexadecimal digits, a dot, and the port) and waits for one byte.
-// Ahead of prepared, in each round of plug-ins, "need step posted"; before it a line "post HOST PID BYTES" for each message to
-// other hosts: HOST and PID of the receiver (* and 0: all), BYTES in hexadecimal digits (Post of job/format/wire.h, with the
-// sender in it). To kStepContinue belong here: 8 bytes, 1 if any member on any host has posted; 4 bytes, how many
-// follow; for each message to this host the pid of the receiver (4 bytes) and Post with its bytes.
+// Ahead of prepared, in each round of plug-ins, "need step posted"; before it a line "post HOST PID BYTES"
+// for each message to other hosts: HOST and PID of the receiver (* and 0: all), BYTES in hexadecimal digits
+// (Post of job/format/wire.h, with the sender in it). To kStepContinue belong here: 8 bytes, 1 if any member
+// on any host has posted; 4 bytes, how many follow; for each message to this host the pid of the receiver (4
+// bytes) and Post with its bytes.
 enum PartFlag : uint32_t {
   kPartFull = 1u << 0,  // all images are full: nothing older is needed with this checkpoint
-  // Threads stand until the checkpoint counts or is given up, so that the processes can be ended at its instant.
+  // Threads stand until the checkpoint counts or is given up, so that the processes can be ended at its
+  // instant.
   kPartStays = 1u << 1,
 };
 struct HostsPart {
@@ -91,8 +93,9 @@ struct HostsPart {
   char host[64];     // the name of this one, NUL-terminated
 };
 inline constexpr char kStepContinue = 'g', kStepGiveUp = 'a', kStepKeep = 'k';
-// At "durable", with kPartStays: the processes of another host go on elsewhere. 8 bytes follow, a cookie: each process
-// takes new sockets by it, in place of its connections to that host (reconnect_protocol.h). "need step reconnected" is next.
+// At "durable", with kPartStays: the processes of another host go on elsewhere. 8 bytes follow, a cookie:
+// each process takes new sockets by it, in place of its connections to that host (reconnect_protocol.h).
+// "need step reconnected" is next.
 inline constexpr char kStepReconnect = 'c';
 
 struct ControlRequest {
@@ -103,10 +106,10 @@ struct ControlRequest {
 
 // Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
 //   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults,
-//   buffer_waits, faults_ahead, fault_wait_ns, buffer_wait_ns, copier_wait_ns, processor_ns, processor_WHO_ns of
-//   agent, handler, writer, helpers and child, delayed_WHO_ns of agent, handler and writer (docs/account.md),
-//   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, restartable yes|no,
-//   note TEXT (0..n times);
+//   buffer_waits, faults_ahead, fault_wait_ns, buffer_wait_ns, copier_wait_ns, processor_ns, processor_WHO_ns
+//   of agent, handler, writer, helpers and child, delayed_WHO_ns of agent, handler and writer
+//   (docs/account.md), bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts,
+//   restartable yes|no, note TEXT (0..n times);
 //   of a job also: job PATH, members, members_ended, members_left_out, job_pause_ns, job_attempts
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),

@@ -16,9 +16,10 @@ struct HeapRegion {
   uint64_t pages_start = 0;           // address of the first page that malloc may use
   uint64_t pages_end = 0;             // end of the reservation
   std::atomic<uint64_t> used_end{0};  // pages from here on have never been used, and cannot be read
-  // Bit i: page i is free and its content is worth nothing. The heap clears the bit before it uses such a page,
-  // and fills the page with zeros after that. So a page whose bit is set in a stop may come back with any
-  // content: in the image it is a hole. (A page whose bit is not set, used or not, has to be saved as it is.)
+  // Bit i: page i is free and its content is worth nothing. The heap clears the bit before it uses such a
+  // page, and fills the page with zeros after that. So a page whose bit is set in a stop may come back with
+  // any content: in the image it is a hole. (A page whose bit is not set, used or not, has to be saved as it
+  // is.)
   std::atomic<uint64_t>* stale = nullptr;
 };
 

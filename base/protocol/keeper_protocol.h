@@ -5,7 +5,8 @@
 // /tmp/ckpt-keeper-UID/NAME.keeper; an image in it is NAME.keeper/FILE. Users write keeper:NAME.
 //
 // Owner: base. Callers: the agent in a program, ordinary programs, the keeper. Nothing here allocates.
-// One SOCK_SEQPACKET packet each way: KeeperRequest, KeeperAnswer. Both sides check who the other is (SO_PEERCRED).
+// One SOCK_SEQPACKET packet each way: KeeperRequest, KeeperAnswer. Both sides check who the other is
+// (SO_PEERCRED).
 #pragma once
 
 #include <fmt/core.h>

@@ -1,9 +1,10 @@
-// The processes of one host of a job go on at another one, and those of the other hosts stand meanwhile: in each of these a
-// new socket takes the place of each connection to the host that was left. docs/hosts.md, "Going elsewhere".
+// The processes of one host of a job go on at another one, and those of the other hosts stand meanwhile: in
+// each of these a new socket takes the place of each connection to the host that was left. docs/hosts.md,
+// "Going elsewhere".
 //
-// `ckpt back-part` has made the sockets, and listens at an abstract name (SOCK_SEQPACKET). A thread of each process, which
-// stands in the library's handler and has the program's descriptors, connects there, carries out one order after the other, and
-// answers once. Both ends look whose process the other one is.
+// `ckpt back-part` has made the sockets, and listens at an abstract name (SOCK_SEQPACKET). A thread of each
+// process, which stands in the library's handler and has the program's descriptors, connects there, carries
+// out one order after the other, and answers once. Both ends look whose process the other one is.
 //
 // Owner:     base. Callers: ckpt back-part (cli/back/job), job/capture/reconnect.cc.
 #pragma once

@@ -4,8 +4,8 @@
 // descriptors, cwd and umask. The restorer (freestanding, in a range free in the image) has then rebuilt all
 // memory, the mm description, limits, clocks and credentials. It calls
 //     ProcessRecord::restart_entry(const RestartArgs*)      on a stack inside restorer_range
-// which never returns: it restores signal actions, creates every thread, restores timers, and each thread goes
-// on from its signal frame. The library unmaps restorer_range before the program runs.
+// which never returns: it restores signal actions, creates every thread, restores timers, and each thread
+// goes on from its signal frame. The library unmaps restorer_range before the program runs.
 //
 // All signals are blocked in the leader when the entry is called; the restorer has unregistered
 // its own rseq area and cleared its own robust list.
@@ -15,9 +15,9 @@
 // every thread gives it up with capset(2) to cap_* below once all threads exist.
 //
 // A process of a job reports kThreadState when it stands ready, and then waits for its byte from go_fd, so
-// that none runs before all are complete. The end of that pipe means that the restart has failed. A member that was
-// stopped, as its parent knew (RestartStopped::kEarly), reports kGo before that: it stops itself, and ckpt-restart does
-// not wait until somebody continues it.
+// that none runs before all are complete. The end of that pipe means that the restart has failed. A member
+// that was stopped, as its parent knew (RestartStopped::kEarly), reports kGo before that: it stops itself,
+// and ckpt-restart does not wait until somebody continues it.
 #pragma once
 
 #include <cstdint>
@@ -54,9 +54,9 @@ struct RestartStatus {
   uint32_t detail;
 };
 
-// RestartStatus::detail of a failure in kThreadState: SEM_UNDO adjustments cannot be made again; a socket cannot be mapped; a
-// context of asynchronous I/O cannot be had; an io_uring cannot; a thread cannot be in its own working directory, or become
-// its own user.
+// RestartStatus::detail of a failure in kThreadState: SEM_UNDO adjustments cannot be made again; a socket
+// cannot be mapped; a context of asynchronous I/O cannot be had; an io_uring cannot; a thread cannot be in
+// its own working directory, or become its own user.
 inline constexpr uint32_t kDetailSemaphores = 1, kDetailSockets = 2, kDetailAio = 3, kDetailRings = 4,
                           kDetailDirectory = 5, kDetailThreadUser = 6;
 
@@ -85,7 +85,8 @@ enum class RestartStopped : uint32_t {
 enum RestartRights : uint32_t {
   kSetsCapabilities = 1,  // a thread of which no more is known has the capabilities below, before it goes on
   kChoosesUsers =
-      2,  // ckpt-restart may choose users and groups, and each thread has its own again, or there is no restart
+      2,  // ckpt-restart may choose users and groups, and each thread has its own again, or there is no
+          // restart
 };
 
 struct RestartArgs {
@@ -93,18 +94,18 @@ struct RestartArgs {
   int32_t status_fd;        // pipe to ckpt-restart; the library closes it after kGo. -1: none
   uint64_t restorer_start;  // range the library must unmap
   uint64_t restorer_end;
-  // ProcessRecord::restart_state: where the entry's state lies. The library's is this_process, and it refuses to go on if
-  // that lies elsewhere now.
+  // ProcessRecord::restart_state: where the entry's state lies. The library's is this_process, and it refuses
+  // to go on if that lies elsewhere now.
   uint64_t restart_state;
   int64_t monotonic_shift_ns;  // new CLOCK_MONOTONIC minus saved, 0 when a time namespace hides it
   uint32_t set_capabilities;   // RestartRights
   int32_t go_fd;               // pipe: one byte says that all of the job stand ready. -1: nobody to wait for
   uint64_t cap_effective, cap_permitted, cap_inheritable;
-  // A page behind the restorer range; 0: all memory is there. A thread that reads this page waits until all memory
-  // is there. The library keeps it until then; before, it takes no checkpoint.
+  // A page behind the restorer range; 0: all memory is there. A thread that reads this page waits until all
+  // memory is there. The library keeps it until then; before, it takes no checkpoint.
   uint64_t loading_gate;
-  // Of a job. The process was stopped by a signal, and its parent knew (RestartStopped). So many children of this one
-  // stop early, and it takes notice of that before it stands ready, as it had.
+  // Of a job. The process was stopped by a signal, and its parent knew (RestartStopped). So many children of
+  // this one stop early, and it takes notice of that before it stands ready, as it had.
   uint32_t stopped, stopped_children;
 };
 

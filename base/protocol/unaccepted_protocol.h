@@ -1,8 +1,10 @@
-// Connections that no process has accepted yet, in jobs over several hosts: docs/hosts.md, "Not accepted yet". What the
-// first process of a host (ckpt-on --serve), which keeps them, is asked, and what it answers. One question and one answer
-// a connection, over SOCK_SEQPACKET at an abstract name; kHold alone has no answer, and may come several times.
+// Connections that no process has accepted yet, in jobs over several hosts: docs/hosts.md, "Not accepted
+// yet". What the first process of a host (ckpt-on --serve), which keeps them, is asked, and what it answers.
+// One question and one answer a connection, over SOCK_SEQPACKET at an abstract name; kHold alone has no
+// answer, and may come several times.
 //
-// Owner:     base. Callers: ckpt-on, the host agent, ckpt back-part, accept(2) of the program (libckpt_rt/interpose/addresses).
+// Owner:     base. Callers: ckpt-on, the host agent, ckpt back-part, accept(2) of the program
+//            (libckpt_rt/interpose/addresses).
 #pragma once
 
 #include <netinet/in.h>
@@ -23,7 +25,8 @@ struct UnacceptedQuestion {
   enum class What : uint32_t {
     kTakeAll,  // of the agent: keep what waits in all listening sockets of this host's processes
     kClaim,    // of a program: it has accepted the placeholder that comes from this port
-    kHold,  // of back-part: with two descriptors, a listening socket of the program and a connection that was accepted in it
+    kHold,  // of back-part: with two descriptors, a listening socket of the program and a connection that was
+            // accepted in it
   } what;
   uint32_t port;
 };

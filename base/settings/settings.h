@@ -1,6 +1,6 @@
 // Settings: what the user has set, read once from CKPT_* variables of the environment by the library, and
-// built by `ckpt run` from its options. One parser for both, so that they agree; base/settings/settings_table.h says
-// of each variable what it accepts and means.
+// built by `ckpt run` from its options. One parser for both, so that they agree;
+// base/settings/settings_table.h says of each variable what it accepts and means.
 //
 // What a checkpoint has made of them (a size of segments that was chosen, a mode that this machine allows) is
 // not here: libckpt_rt/checkpoint/in_force.h.

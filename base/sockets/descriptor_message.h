@@ -17,7 +17,8 @@ namespace ckpt {
 
 inline constexpr size_t kMostDescriptors = 2;  // beside one message
 
-// At most kMostDescriptors, none of them -1. Bytes that were sent, or -errno; an interrupted call is made again.
+// At most kMostDescriptors, none of them -1. Bytes that were sent, or -errno; an interrupted call is made
+// again.
 inline long send_descriptors(int socket, const void* bytes, size_t length, std::span<const int> descriptors,
                              int flags = 0) {
   alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
@@ -47,8 +48,8 @@ inline long send_descriptor(int socket, const void* bytes, size_t length, int de
                           flags);
 }
 
-// Bytes that came, or -errno. descriptors, at most kMostDescriptors: those beside them, close-on-exec, for the caller to
-// close; -1: none. The kernel closes those for which there is no place.
+// Bytes that came, or -errno. descriptors, at most kMostDescriptors: those beside them, close-on-exec, for
+// the caller to close; -1: none. The kernel closes those for which there is no place.
 inline long receive_descriptors(int socket, void* to, size_t length, std::span<int> descriptors,
                                 int flags = 0) {
   alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};

@@ -1,10 +1,12 @@
-// The names of hosts in a job, and where these hosts are now: one line for each part of a job over several hosts, and
-// more where several parts have come to one host. docs/hosts.md, "Addresses of the job".
+// The names of hosts in a job, and where these hosts are now: one line for each part of a job over several
+// hosts, and more where several parts have come to one host. docs/hosts.md, "Addresses of the job".
 //
-// Owner:     base: arithmetic on a table that somebody else holds. Callers: threads of the program in interposed calls
-//            (libckpt_rt/interpose/addresses), ckpt-restart when it makes sockets again, `ckpt`, which writes the table.
+// Owner:     base: arithmetic on a table that somebody else holds. Callers: threads of the program in
+//            interposed calls (libckpt_rt/interpose/addresses), ckpt-restart when it makes sockets again,
+//            `ckpt`, which writes the table.
 // Never:     allocates, locks, calls the kernel.
-// Table:     line 0 is the own host. Then kPort, kSlice, the other hosts: the first line that fits counts, line 0 last.
+// Table:     line 0 is the own host. Then kPort, kSlice, the other hosts: the first line that fits counts,
+//            line 0 last.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +42,8 @@ struct PortAt {
 
 // What the program says, to what the kernel is told. False: it stays as it is.
 bool to_machine(std::span<const AddressLine> table, PortAt& at);
-// What the kernel says, to what the program knows. job: the address of the part that is known to have it (16 bytes);
-// nullptr: the first that fits.
+// What the kernel says, to what the program knows. job: the address of the part that is known to have it (16
+// bytes); nullptr: the first that fits.
 bool to_job(std::span<const AddressLine> table, PortAt& at, const uint8_t* job);
 
 // The option that tells the kernel a slice: Linux 6.3. Before it the port is one of any part.

@@ -1,4 +1,5 @@
-// A Unix socket by which another process of this machine is asked: how long that may be silent, and whose it is.
+// A Unix socket by which another process of this machine is asked: how long that may be silent, and whose it
+// is.
 //
 // Owner:     base. Header only. Callers: any thread; raw system calls, so in the program too.
 #pragma once
@@ -14,7 +15,8 @@
 
 namespace ckpt {
 
-// 0 or -errno; -EAGAIN: its queue was full for all of `patience`, which holds for what follows on the socket as well.
+// 0 or -errno; -EAGAIN: its queue was full for all of `patience`, which holds for what follows on the socket
+// as well.
 inline long connect_with_patience(int socket, const sockaddr_un& address, socklen_t length,
                                   const timeval& patience) {
   for (const int side : {SO_RCVTIMEO, SO_SNDTIMEO})

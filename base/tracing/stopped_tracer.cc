@@ -1,14 +1,14 @@
 // Order of one checkpoint of a stopped process, and what may not be swapped:
 //   1. All its threads are seized before any runs.
-//   2. Our signal is sent to it. A held thread is let run when our signal is pending for it, with all others blocked:
-//      a SIGTERM that waits for SIGCONT stays pending where it is, in its place.
-//   3. When the kernel is about to deliver our signal, the thread gets its own mask back: the frame of the handler
-//      has it, and so has the image.
-//   4. The handler's return is a system call that opens our signal. At its end the thread is in the program's state
-//      again, and has executed nothing of it: held.
-//   5. A process that stands in the dynamic linker, before our library has started, is let run to where it has (it does
-//      not answer else, as long as it is stopped): the handler is there, and our signal open. Then 2. Its signals wait.
-//      It does not come to its program: there is a breakpoint at the entry.
+//   2. Our signal is sent to it. A held thread is let run when our signal is pending for it, with all others
+//      blocked: a SIGTERM that waits for SIGCONT stays pending where it is, in its place.
+//   3. When the kernel is about to deliver our signal, the thread gets its own mask back: the frame of the
+//      handler has it, and so has the image.
+//   4. The handler's return is a system call that opens our signal. At its end the thread is in the program's
+//      state again, and has executed nothing of it: held.
+//   5. A process that stands in the dynamic linker, before our library has started, is let run to where it
+//      has (it does not answer else, as long as it is stopped): the handler is there, and our signal open.
+//      Then 2. Its signals wait. It does not come to its program: there is a breakpoint at the entry.
 //   6. The tracer lets go. The kernel stops each thread before it returns to its program
 //      (JOBCTL_STOP_PENDING is set again by ptrace_unlink), and says nothing to the parent.
 #include "base/tracing/stopped_tracer.h"
@@ -118,8 +118,8 @@ long StoppedTracer::seize(int pid, int signal) {
   for (bool any = true; any;) {
     if (const long error = seize_listed(process, any); error != 0) return error;
   }
-  // A thread that is stopped says so at once. One that is not was continued meanwhile, or has not come to its stop
-  // yet: it is asked.
+  // A thread that is stopped says so at once. One that is not was continued meanwhile, or has not come to its
+  // stop yet: it is asked.
   constexpr int kRounds = 2000, kAsk = 20;
   for (int round = 0; round < kRounds; ++round) {
     bool waits = false;
@@ -279,9 +279,9 @@ bool StoppedTracer::is_at_entry(const Thread& t) const {
   return registers.rip == trace::told_at_exec(processes_[t.process].pid, AT_ENTRY);
 }
 
-// The dynamic linker's first instruction calls, and so its return address is the first word below what the kernel has put
-// on the stack. The program's first instructions (_start) write another value there. A library that did not start may be in
-// a program that has long begun: that must not run.
+// The dynamic linker's first instruction calls, and so its return address is the first word below what the
+// kernel has put on the stack. The program's first instructions (_start) write another value there. A library
+// that did not start may be in a program that has long begun: that must not run.
 bool StoppedTracer::is_in_linker(const Thread& t) const {
   constexpr uint64_t kMost = 1 << 20;  // bytes of a dynamic linker
   const int pid = processes_[t.process].pid;

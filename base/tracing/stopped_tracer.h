@@ -1,14 +1,15 @@
 // Runs our code, and nothing else, in a process that is stopped (SIGSTOP, a terminal's stop).
 //
-// Owner:     whoever makes it, in one thread: ptrace(2) knows its tracer by thread. All is called by that thread. It
-//            must be of another process than the stopped one's parent: wait(2) of a parent that traces tells it of
-//            each step.
-// Callers:   the helper of a job's coordinator (job/capture/members/stopped_members.h), `ckpt now` of a stopped process.
-// Never:     libc, malloc. No instruction of the program's own is executed, but for what the dynamic linker runs
-//            before our library where the process was stopped there.
+// Owner:     whoever makes it, in one thread: ptrace(2) knows its tracer by thread. All is called by that
+//            thread. It must be of another process than the stopped one's parent: wait(2) of a parent that
+//            traces tells it of each step.
+// Callers:   the helper of a job's coordinator (job/capture/members/stopped_members.h), `ckpt now` of a
+//            stopped process.
+// Never:     libc, malloc. No instruction of the program's own is executed, but for what the dynamic linker
+//            runs before our library where the process was stopped there.
 //
-// PTRACE_SEIZE makes a stopped thread a traced one, without a word to the parent: the process stays stopped to
-// everybody (wait(2), its threads to come), but a traced thread runs when its tracer lets it. So
+// PTRACE_SEIZE makes a stopped thread a traced one, without a word to the parent: the process stays stopped
+// to everybody (wait(2), its threads to come), but a traced thread runs when its tracer lets it. So
 //
 //   thread            state        it runs                                     until
 //   the program's     kHeld        never                                       a signal of ours is pending for it
@@ -21,9 +22,9 @@
 //                                  another, with all signals blocked             open: held. At the latest at the
 //                                                                                program's entry
 //
-// Threads that are made meanwhile are ours, for the program makes none. When the tracer ends, however it ends, the
-// kernel stops all of them again where they are. SIGCONT from anybody continues the process as ever; its threads
-// are let go at once.
+// Threads that are made meanwhile are ours, for the program makes none. When the tracer ends, however it
+// ends, the kernel stops all of them again where they are. SIGCONT from anybody continues the process as
+// ever; its threads are let go at once.
 #pragma once
 
 #include <cstddef>
@@ -40,18 +41,18 @@ class StoppedTracer {
   StoppedTracer(const StoppedTracer&) = delete;
   StoppedTracer& operator=(const StoppedTracer&) = delete;
 
-  // All threads of the process. signal: by which it takes requests and stops. 0, or -errno: -EPERM may not be traced,
-  // -ESRCH is gone, -EAGAIN does not stand, -ENOMEM.
+  // All threads of the process. signal: by which it takes requests and stops. 0, or -errno: -EPERM may not be
+  // traced, -ESRCH is gone, -EAGAIN does not stand, -ENOMEM.
   long seize(int pid, int signal);
   // Handles what has happened; waits at most so long for something.
   void serve(int64_t wait_ns);
-  // The signal that has stopped it; 0: it was continued, or is gone. Exact at some moment of the call, as long as a
-  // thread of ours is in it.
+  // The signal that has stopped it; 0: it was continued, or is gone. Exact at some moment of the call, as
+  // long as a thread of ours is in it.
   int stop_signal(int pid);
   // In all of them: the program's threads are held, and those of ours have gone, or wait.
   bool is_quiet() const;
-  // Lets all threads go that are held, and waits until they have stopped, a second at most. The others stop when the
-  // tracer ends.
+  // Lets all threads go that are held, and waits until they have stopped, a second at most. The others stop
+  // when the tracer ends.
   void release_all();
   void expect_signals() { idle_rounds_ = 0; }
   // Was there something to do lately?

@@ -43,7 +43,8 @@ inline void set_mask(int tid, uint64_t mask) {
   call(PTRACE_SETSIGMASK, tid, sizeof(mask), reinterpret_cast<uint64_t>(&mask));
 }
 
-// A processor's breakpoint: the process stops with SIGTRAP before it executes what is at the address. 0: none any more.
+// A processor's breakpoint: the process stops with SIGTRAP before it executes what is at the address. 0: none
+// any more.
 inline long set_breakpoint(int tid, uint64_t address) {
   constexpr uint64_t kFirstForThread = 1;  // DR7: the first register, execution, one byte
   const auto put = [tid](size_t index, uint64_t value) {
@@ -102,8 +103,8 @@ inline uint64_t to_number(std::string_view text, unsigned base) {
   return value;
 }
 
-// What the kernel has told a process at its exec (AT_ENTRY: the program's first instruction, AT_BASE: where the dynamic linker
-// is, ...). 0: not known.
+// What the kernel has told a process at its exec (AT_ENTRY: the program's first instruction, AT_BASE: where
+// the dynamic linker is, ...). 0: not known.
 inline uint64_t told_at_exec(int pid, uint64_t what) {
   const ProcFile file(pid, "/auxv");
   uint64_t pairs[2 * 64];
@@ -114,8 +115,8 @@ inline uint64_t told_at_exec(int pid, uint64_t what) {
   return 0;
 }
 
-// A small file of /proc about a thread; what does not fit is left out, and so are the groups in a status file: of a user of
-// a directory service they may be hundreds, ahead of what is looked for.
+// A small file of /proc about a thread; what does not fit is left out, and so are the groups in a status
+// file: of a user of a directory service they may be hundreds, ahead of what is looked for.
 class ProcText {
  public:
   ProcText(int pid, int tid, const char* name) {

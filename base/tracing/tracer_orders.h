@@ -1,6 +1,7 @@
 // What the thread that traces stopped processes (stopped_tracer.h) is told by another.
 //
-// Owner:     base. Header only. One thread gives orders, one at a time; the tracer has serve_orders() as its life.
+// Owner:     base. Header only. One thread gives orders, one at a time; the tracer has serve_orders() as its
+//            life.
 // Never:     libc.
 #pragma once
 
@@ -44,8 +45,8 @@ struct TracerOrders {
   }
 };
 
-// By the tracer, with SIGCHLD blocked. Returns when it was told to end, and all of ours in the processes has ended
-// or waits.
+// By the tracer, with SIGCHLD blocked. Returns when it was told to end, and all of ours in the processes has
+// ended or waits.
 inline void serve_orders(TracerOrders& orders, void* memory) {
   constexpr int64_t kBusyNs = 100'000, kIdleNs = 2'000'000, kLongestEndNs = 2'000'000'000;
   StoppedTracer tracer(memory);

@@ -1,7 +1,9 @@
-// cell: the cellular automaton Life on a torus, two grids of one byte a cell, rows shared out among the ranks.
+// cell: the cellular automaton Life on a torus, two grids of one byte a cell, rows shared out among the
+// ranks.
 //
-// The grid is tiles of 8 x 8; one tile in --sparse has a glider, all in the same direction, so that none ever meets another. What
-// the grid must be after any number of generations is therefore known without computing any: every cell is compared with it.
+// The grid is tiles of 8 x 8; one tile in --sparse has a glider, all in the same direction, so that none ever
+// meets another. What the grid must be after any number of generations is therefore known without computing
+// any: every cell is compared with it.
 #include <array>
 
 #include "bench/diskless/ranks.h"
@@ -15,7 +17,8 @@ struct Arguments {
   uint64_t size = 1024, generations = 100, sparse = 16, seed = 1;
 };
 
-// The four phases of a glider, in rows of bits. After four generations it is the first again, one cell down and one to the right.
+// The four phases of a glider, in rows of bits. After four generations it is the first again, one cell down
+// and one to the right.
 constexpr std::array<std::array<unsigned, 4>, 4> kGlider = {{
     {0b0100, 0b0010, 0b1110, 0b0000},
     {0b0000, 0b1010, 0b0110, 0b0100},

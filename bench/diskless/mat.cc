@@ -1,8 +1,9 @@
-// mat: C = A * B by Cannon's algorithm: the ranks are a square, each has a block of A, B and C; in each step it adds the product of
-// its blocks to C, and hands that of A to the left and that of B upwards.
+// mat: C = A * B by Cannon's algorithm: the ranks are a square, each has a block of A, B and C; in each step
+// it adds the product of its blocks to C, and hands that of A to the left and that of B upwards.
 //
-// The elements are small whole numbers in doubles, so that every sum is exact. The result is verified by Freivalds' check, with an A
-// and a B that are made anew from the seed: C x = A (B x) for an x of ones and minus ones.
+// The elements are small whole numbers in doubles, so that every sum is exact. The result is verified by
+// Freivalds' check, with an A and a B that are made anew from the seed: C x = A (B x) for an x of ones and
+// minus ones.
 #include <climits>
 
 #include "bench/diskless/ranks.h"

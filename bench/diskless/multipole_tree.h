@@ -1,7 +1,7 @@
 // An octree of sources, each node with the multipole of what is in it: mass, centre of mass, second moments.
 //
-// Owner:     nbody. A source is a particle, or a distant group of them that another rank has summed up: so a rank's own particles and
-//            what the others sent it are one tree.
+// Owner:     nbody. A source is a particle, or a distant group of them that another rank has summed up: so a
+//            rank's own particles and what the others sent it are one tree.
 // Callers:   nbody, one thread.
 // Never:     a node is taken for its particles where its radius is more than theta times its distance.
 #pragma once

@@ -1,8 +1,9 @@
-// nbody: particles that attract each other, by a multipole tree. Each rank has particles that are near to each other; in each step it
-// builds a tree of its own, sends each other rank what that one needs of it, and computes the forces on its own particles.
+// nbody: particles that attract each other, by a multipole tree. Each rank has particles that are near to
+// each other; in each step it builds a tree of its own, sends each other rank what that one needs of it, and
+// computes the forces on its own particles.
 //
-// Verified: at the end the acceleration of some particles of each rank is compared with the sum over all particles, without a tree;
-// momentum and energy must be what they were.
+// Verified: at the end the acceleration of some particles of each rank is compared with the sum over all
+// particles, without a tree; momentum and energy must be what they were.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -127,7 +128,8 @@ class Simulation {
     return ranks_.sum(sum);
   }
 
-  // How far the accelerations of the samples are from those that the sum over all particles gives, beside their own size.
+  // How far the accelerations of the samples are from those that the sum over all particles gives, beside
+  // their own size.
   double deviation() const {
     const uint64_t n = std::min<uint64_t>(kSamples, a_.particles / static_cast<uint64_t>(ranks_.size()));
     const auto all = n * static_cast<uint64_t>(ranks_.size());

@@ -1,8 +1,10 @@
-// pcg: A x = b by conjugate gradients, preconditioned with an incomplete Cholesky factorisation of each rank's own part.
+// pcg: A x = b by conjugate gradients, preconditioned with an incomplete Cholesky factorisation of each
+// rank's own part.
 //
-// A is the diffusion operator on a square grid (five points, a coefficient of its own for each side of each cell), in vectors of one
-// entry a cell; rows are shared out among the ranks. b is A times a known x. At the end the residual is computed with coefficients
-// that are made anew from the seed, and x is compared with the known one.
+// A is the diffusion operator on a square grid (five points, a coefficient of its own for each side of each
+// cell), in vectors of one entry a cell; rows are shared out among the ranks. b is A times a known x. At the
+// end the residual is computed with coefficients that are made anew from the seed, and x is compared with the
+// known one.
 #include <cmath>
 #include <cstring>
 
@@ -18,7 +20,8 @@ struct Arguments {
 
 double uniform(uint64_t seed, uint64_t i) { return static_cast<double>(mix(mix(seed) + i) >> 11) * 0x1p-53; }
 
-// A field over the rows of one rank, with a row above and one below that belong to the neighbours; 0 outside of the grid.
+// A field over the rows of one rank, with a row above and one below that belong to the neighbours; 0 outside
+// of the grid.
 class Field {
  public:
   Field(uint64_t rows, uint64_t columns) : columns_(columns), values_((rows + 2) * columns, 0.0) {}

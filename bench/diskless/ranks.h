@@ -2,8 +2,9 @@
 //
 // Owner:     bench/diskless. Ordinary MPI programs that know nothing of checkpoints.
 // Callers:   main() of each rank; everything here but mine() is called by all ranks together.
-// Never:     anything that depends on time, on the MPI library or on the speed of ranks may reach standard output: the
-//            same arguments on as many ranks print the same bytes. So sums of doubles are not left to MPI_Allreduce.
+// Never:     anything that depends on time, on the MPI library or on the speed of ranks may reach standard
+//            output: the same arguments on as many ranks print the same bytes. So sums of doubles are not
+//            left to MPI_Allreduce.
 #pragma once
 
 #include <mpi.h>

@@ -1,5 +1,5 @@
-// The command line of a bench program. CLI11 is behind it: its templates take longer to compile than all of a program, so they are
-// compiled once for all programs.
+// The command line of a bench program. CLI11 is behind it: its templates take longer to compile than all of a
+// program, so they are compiled once for all programs.
 //
 // Owner:     bench/frame. One object a program, in main().
 // Values:    what a variable holds is the default, which --help shows.
@@ -38,7 +38,8 @@ class CommandLine {
               const std::string& description);
   void flag(const std::string& option, bool& value, const std::string& description);
 
-  // Nothing: go on. Else the program ends with this exit code; what there is to say has been said, unless `silent`.
+  // Nothing: go on. Else the program ends with this exit code; what there is to say has been said, unless
+  // `silent`.
   std::optional<int> parse(int argc, char** argv, bool silent = false);
 
  private:

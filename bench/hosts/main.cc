@@ -1,11 +1,12 @@
-// How a checkpoint over many hosts goes: the real head (cli/hosts/head/head.h) and simulated agents (simulated_agents.h), over real sealed
-// links, in one process. Prints for each case how long it took, how long the hosts stood, and the messages.
+// How a checkpoint over many hosts goes: the real head (cli/hosts/head/head.h) and simulated agents
+// (simulated_agents.h), over real sealed links, in one process. Prints for each case how long it took, how
+// long the hosts stood, and the messages.
 //
 //   build/bench/hosts --hosts 10,100,1000
 //   build/bench/hosts --hosts 200 --quick          what the tests run; not 0: something was not as it must be
 //
-// In every case: whether it counts; that nobody stands or waits at the end; that a checkpoint that failed leaves no part behind
-// on a host whose agent is there, and one that counts has a part on each.
+// In every case: whether it counts; that nobody stands or waits at the end; that a checkpoint that failed
+// leaves no part behind on a host whose agent is there, and one that counts has a part on each.
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// Agents of many hosts in one process: each has the agent's states (cluster/protocol/agent_machine.h) and a sealed link to the real
-// head, and says what an agent says. Its host's processes are a clock: how long they take from step to step.
+// Agents of many hosts in one process: each has the agent's states (cluster/protocol/agent_machine.h) and a
+// sealed link to the real head, and says what an agent says. Its host's processes are a clock: how long they
+// take from step to step.
 //
 // Owner: bench/hosts. One thread of its own.
 #pragma once

@@ -1,5 +1,5 @@
-// How fast keepers make checks: the exchange of blocks alone, all hosts in this process, over the loopback interface. Beside it, bare:
-// the same bytes over plain connections, and the arithmetic.
+// How fast keepers make checks: the exchange of blocks alone, all hosts in this process, over the loopback
+// interface. Beside it, bare: the same bytes over plain connections, and the arithmetic.
 //
 // usage: exchange_speed [--hosts 5] [--redundancy parity] [--mib 64] [--rounds 5]
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// A process that is stopped, while it is asked: a thread of this command lets the library's code run in it, and
-// nothing else (base/tracing/stopped_tracer.h).
+// A process that is stopped, while it is asked: a thread of this command lets the library's code run in it,
+// and nothing else (base/tracing/stopped_tracer.h).
 //
 // Owner:     cli. Callers: ask(). It is as it was before when the object is gone.
 #pragma once

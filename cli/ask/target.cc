@@ -149,8 +149,8 @@ bool checkpoint_under_way(pid_t pid) {
 
 namespace {
 
-// The library may be about to start in a process that it is not mapped in. The kernel sets up the environment last, and
-// maps the dynamic linker with the program.
+// The library may be about to start in a process that it is not mapped in. The kernel sets up the environment
+// last, and maps the dynamic linker with the program.
 bool is_about_to_load(const std::string& maps, const std::string& environment) {
   if (maps.empty() || environment.empty()) return true;
   const char* preload = lookup_environ("LD_PRELOAD", const_cast<std::string*>(&environment));
@@ -171,7 +171,8 @@ bool is_about_to_run(pid_t pid) {
          rest.find(std::string_view("\0--hosts", 8)) == rest.npos;
 }
 
-// Which program the process runs: the file, and where execve has put things (proc(5), /proc/PID/stat fields 45 to 51).
+// Which program the process runs: the file, and where execve has put things (proc(5), /proc/PID/stat fields
+// 45 to 51).
 std::string running_program(pid_t pid) {
   std::string stat_text;
   struct stat file {};

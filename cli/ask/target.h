@@ -27,7 +27,8 @@ struct Target {
 
 // Everything is checked before a signal may be sent: to a program without a handler for it the
 // checkpoint signal is deadly.
-// *starting: what is said of it may pass soon, by itself: it is on its way from vfork or execve to the start of the library.
+// *starting: what is said of it may pass soon, by itself: it is on its way from vfork or execve to the start
+// of the library.
 Result<Target> examine_target(pid_t pid, bool* starting = nullptr);
 
 // The same, where a process that is starting is waited for.

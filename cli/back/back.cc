@@ -120,7 +120,8 @@ Result<void> back_whole_job(const BackOptions& o, const std::string& directory, 
   return {};
 }
 
-// The directory of the job's checkpoint that the image is a part of; "": the image was taken of a process alone.
+// The directory of the job's checkpoint that the image is a part of; "": the image was taken of a process
+// alone.
 std::string checkpoint_of_job(const std::string& image) {
   const size_t slash = image.rfind('/');
   return slash == std::string::npos ? "" : job_of(image.substr(0, slash));

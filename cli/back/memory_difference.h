@@ -24,8 +24,8 @@ struct MemoryDifference {
 
 // now: the program as it stands. unwritten: memory that is known to be as in the image. own: the library's
 // mappings, which `now` has not. parts: the mappings as the kernel has them, which `now` joins. late: the
-// library's data, in whole pages, which is put back last. shared: memory that other members of a job map, too.
-// Errors name the memory that cannot be brought back.
+// library's data, in whole pages, which is put back last. shared: memory that other members of a job map,
+// too. Errors name the memory that cannot be brought back.
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
                                         const std::vector<AddrRange>& unwritten,
                                         const std::vector<AddrRange>& own,

@@ -19,8 +19,8 @@ class PageSource {
   PageSource(const ImageChain& image, std::span<std::byte> data, AddrRange late)
       : image_(image), data_(data), late_(late) {}
 
-  // Reads `wanted`, as far as there is room. Called ahead of the stop with the memory that will probably be wanted,
-  // and in the stop with the memory that is; does not read again what it has loaded.
+  // Reads `wanted`, as far as there is room. Called ahead of the stop with the memory that will probably be
+  // wanted, and in the stop with the memory that is; does not read again what it has loaded.
   Result<void> load(const std::vector<AddrRange>& wanted);
   // Bytes of the data that hold something, whole pages.
   uint64_t used() const { return used_; }

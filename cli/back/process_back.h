@@ -1,12 +1,13 @@
 // One process on its way back to an image: the asker's side of base/protocol/back_protocol.h, step by step.
 //
-// Owner:     cli. Ordinary code, one thread. Callers: back.cc for a process alone, job_back.cc for each of a job.
-// A process alone: open, begin, hear_standing, compare, hand_plan, hear_ready, tell_cutting, cut_files, commit,
-// send_pages while it wants_pages, answer. After an error before commit give_up() leaves the program as it was,
-// unless was_cut().
-// A member of a job: hear_held, let_stand, hear_stopped and let_look come before hear_standing; no tell_cutting, for
-// the gate says it. begin, let_stand, let_look and hand_plan end with a message to the program; the next step waits
-// for its answer, so that all members work at the same time.
+// Owner:     cli. Ordinary code, one thread. Callers: back.cc for a process alone, job_back.cc for each of a
+//            job.
+// A process alone: open, begin, hear_standing, compare, hand_plan, hear_ready, tell_cutting, cut_files,
+// commit, send_pages while it wants_pages, answer. After an error before commit give_up() leaves the program
+// as it was, unless was_cut().
+// A member of a job: hear_held, let_stand, hear_stopped and let_look come before hear_standing; no
+// tell_cutting, for the gate says it. begin, let_stand, let_look and hand_plan end with a message to the
+// program; the next step waits for its answer, so that all members work at the same time.
 #pragma once
 
 #include <memory>

@@ -53,8 +53,8 @@ Result<std::string> own_directory_at(const std::string& path) {
   return std::string(real.get());
 }
 
-// The words on that host, with their standard output here. The path of the part goes over standard input: no shell there takes
-// it apart.
+// The words on that host, with their standard output here. The path of the part goes over standard input: no
+// shell there takes it apart.
 Result<void> fetch(const std::vector<std::string>& words, const HostsManifest::Part& part,
                    const std::string& to, uint64_t* bytes) {
   int ends[2], questions[2];
@@ -87,7 +87,8 @@ Result<void> fetch(const std::vector<std::string>& words, const HostsManifest::P
   return received;
 }
 
-// Standard input says which part, and then has it as a stream. It goes where it was on the host that it comes from.
+// Standard input says which part, and then has it as a stream. It goes where it was on the host that it comes
+// from.
 Result<void> take_part() {
   Json task;
   if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, task, 10'000))

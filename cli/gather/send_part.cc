@@ -143,7 +143,8 @@ class Sender {
     if (known_.insert(part).second) parts_.push_back(part);
   }
 
-  // What this image is an increment to. Of an encrypted one nobody knows it without the key: then all older parts.
+  // What this image is an increment to. Of an encrypted one nobody knows it without the key: then all older
+  // parts.
   Result<void> add_parent(const std::string& image) {
     const std::string full = directory_ + "/" + image;
     const ScopedFd fd(open(full.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));

@@ -1,5 +1,5 @@
-// ckpt hosts, and the commands that other parts of ckpt start: ckpt agent, keeper-exchange, keeper-save, back-part,
-// restart-hosts.
+// ckpt hosts, and the commands that other parts of ckpt start: ckpt agent, keeper-exchange, keeper-save,
+// back-part, restart-hosts.
 #include <memory>
 
 #include "cli/back/job/job_back.h"
@@ -42,8 +42,8 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
     exit = hosts.ok() ? look_at_hosts(run, o->json) : report(hosts.error());
   });
 
-  // Not for users. The head starts agent by --launch, the agent starts agent-warden, agent-guard, keeper-exchange, keeper-save and back-part, and
-  // ckpt-restart --hosts starts restart-hosts.
+  // Not for users. The head starts agent by --launch, the agent starts agent-warden, agent-guard,
+  // keeper-exchange, keeper-save and back-part, and ckpt-restart --hosts starts restart-hosts.
   CLI::App* agent = app.add_subcommand("agent", "of a job over several hosts, on each of them")->group("");
   agent->callback([&exit] { exit = run_agent(); });
   struct WardenOptions {

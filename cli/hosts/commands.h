@@ -1,5 +1,6 @@
-// `ckpt hosts`, with the commands of jobs over hosts that are not for users, and `ckpt migrate`: for main.cc. Each adds its CLI::App with options, help and exit codes; when chosen, its callback
-// leaves the exit code in `exit`.
+// `ckpt hosts`, with the commands of jobs over hosts that are not for users, and `ckpt migrate`: for main.cc.
+// Each adds its CLI::App with options, help and exit codes; when chosen, its callback leaves the exit code in
+// `exit`.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

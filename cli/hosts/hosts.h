@@ -13,8 +13,8 @@ namespace ckpt::cli {
 
 // Until the program has ended. Its exit code, or the error's.
 ExitCode run_over_hosts(const HostsRun& run);
-// A checkpoint of such a run, on these hosts: on fewer than it has parts, some get several; the same host may be named
-// twice.
+// A checkpoint of such a run, on these hosts: on fewer than it has parts, some get several; the same host may
+// be named twice.
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run);
 // Prints which hosts answer, and whether their versions fit together.
 ExitCode look_at_hosts(const HostsRun& run, bool json);

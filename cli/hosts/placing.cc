@@ -106,7 +106,8 @@ PortMap ports_that_stay(const Json& was, const Json& host, const std::vector<int
   return map;
 }
 
-// Of a part that comes: a port that another one has there is exchanged for one that none has, also none of `wanted`.
+// Of a part that comes: a port that another one has there is exchanged for one that none has, also none of
+// `wanted`.
 PortMap ports_given(const std::vector<int>& in_job, const std::set<int>& taken, std::set<int> wanted) {
   PortMap map;
   int free = kFirstFree;

@@ -43,8 +43,8 @@ Result<uint64_t> send(const CatOptions& o, SinkOptions options, const std::strin
   return stats.ok() ? Result<uint64_t>(stats->bytes_written) : stats.error();
 }
 
-// As its processes stream it (image/format/job_stream.h). Images that are full now say the same of themselves,
-// and have another size.
+// As its processes stream it (image/format/job_stream.h). Images that are full now say the same of
+// themselves, and have another size.
 Result<void> send_job(const CatOptions& o, SinkOptions options, const std::string& directory) {
   const JobEntry job = examine_job(directory);
   if (!job.complete) return job.error;

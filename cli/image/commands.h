@@ -1,5 +1,5 @@
-// The commands that look at images, or change what is kept of them: for main.cc. Each adds its CLI::App with options, help and exit codes; when chosen, its callback
-// leaves the exit code in `exit`.
+// The commands that look at images, or change what is kept of them: for main.cc. Each adds its CLI::App with
+// options, help and exit codes; when chosen, its callback leaves the exit code in `exit`.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

@@ -1,4 +1,5 @@
-// ckpt keeper-exchange: makes the checks of this host's part with the keepers of the other hosts, or computes what was lost.
+// ckpt keeper-exchange: makes the checks of this host's part with the keepers of the other hosts, or computes
+// what was lost.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -268,8 +269,8 @@ ExitCode run_exchange() {
     // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
     const bool of_lost = plan.contains("lost");
     if (first && !of_lost) keeper::take_low_priority();
-    // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that
-    // checkpoint; @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
+    // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange
+    // of that checkpoint; @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
     static std::string self;
     static const int pid = getpid();
     self = fmt::format("{}{}.{}", of_lost ? "lost" : "host", plan.value("self", 0),

@@ -1,14 +1,14 @@
-// One host's share in making or using redundancy: `ckpt keeper-exchange`, a process of its own at low priority, which
-// the host's agent starts for the first checkpoint. It lives on for those that follow, with its connections to the other hosts.
-// Orders and reports are lines on a socket.
+// One host's share in making or using redundancy: `ckpt keeper-exchange`, a process of its own at low
+// priority, which the host's agent starts for the first checkpoint. It lives on for those that follow, with
+// its connections to the other hosts. Orders and reports are lines on a socket.
 //
 //   agent, from the head             process
 //   plan                      -->
 //                             <--    {"say": "port", ...}   it listens; what its part is; what connections it has
 //   {"ports", "lengths"}      -->                           all listen. {"connected"}: all have these connections yet
 //                             <--    {"say": "done", ...}   its checks, or its part, have their names
-// At any time {"say": "failed", "code", "text"}; then it ends. So it does behind a plan of what is lost, which it carries
-// out at the job's priority.
+// At any time {"say": "failed", "code", "text"}; then it ends. So it does behind a plan of what is lost,
+// which it carries out at the job's priority.
 //
 // Owner: cli, the agent. One thread; the process has those of cluster/keeper/mesh.h.
 #pragma once
@@ -47,7 +47,8 @@ class ExchangeProcess {
   int fd() const { return socket_.get(); }
   bool running() const { return socket_.valid(); }
   uint64_t id() const { return id_; }
-  // The next line of the process; if it has ended without a last line, that it failed. Null: it has ended with nothing to do.
+  // The next line of the process; if it has ended without a last line, that it failed. Null: it has ended
+  // with nothing to do.
   Json hear();
   void end();
 
@@ -62,11 +63,13 @@ class ExchangeProcess {
   uint64_t id_ = 0;  // of the checkpoint: what is said of another one is old
 };
 
-// The same line as the agent tells it to the head: "exchange_port", "exchange_done", or "failed" of "exchange".
+// The same line as the agent tells it to the head: "exchange_port", "exchange_done", or "failed" of
+// "exchange".
 Json said_in_exchange(Json line, uint64_t id = 0);
 // "saved", or "failed" of "save".
 Json said_in_save(Json line, uint64_t id);
-// "back_step", "back_done" or "back_failed": of this host's processes on their way back (cli/back/job/job_back.h).
+// "back_step", "back_done" or "back_failed": of this host's processes on their way back
+// (cli/back/job/job_back.h).
 Json said_in_back(Json line, uint64_t id);
 Json said_of(const Error& error);
 

@@ -16,7 +16,8 @@ struct ReachedPart {
 };
 ReachedPart reach_part(const std::string& part);
 
-// Where images of a host go: `directory`, or the directory of its keeper, which is started if it does not run.
+// Where images of a host go: `directory`, or the directory of its keeper, which is started if it does not
+// run.
 struct HostImages {
   std::string name;  // as CKPT_DIR has it
   std::string path;  // as a path of this process while this lives
@@ -25,11 +26,12 @@ struct HostImages {
 // start: what the head says at the start, with "keeper" or "part".
 Result<HostImages> images_of_host(const std::string& directory, const Json& start);
 
-// The answer to "have", before a restart: is the part that the head names here? Starts its keeper if it does not run.
+// The answer to "have", before a restart: is the part that the head names here? Starts its keeper if it does
+// not run.
 Json has_part(const Json& question);
 
-// Of the job's parts in `images`, a keeper's directory or another, all go but those that are to stay, each with its checks. What somebody reads stays until the
-// next time.
+// Of the job's parts in `images`, a keeper's directory or another, all go but those that are to stay, each
+// with its checks. What somebody reads stays until the next time.
 void give_up_parts(const std::string& images, const std::string& job, const std::vector<std::string>& stay);
 
 }  // namespace ckpt::cli

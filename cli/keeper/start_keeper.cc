@@ -34,8 +34,8 @@ uint64_t half_of_machine() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
 }
 
-// Keeps no terminal, no working directory, and no descriptor but `kept`: a reader of the caller's pipe must not wait
-// for the keeper's end.
+// Keeps no terminal, no working directory, and no descriptor but `kept`: a reader of the caller's pipe must
+// not wait for the keeper's end.
 void leave_everything(int kept) {
   setsid();
   prctl(PR_SET_NAME, "ckpt-keeper");

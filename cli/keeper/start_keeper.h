@@ -1,6 +1,7 @@
 // Starts a keeper: the process, its memory and its socket.
 //
-// Owner:     cli. Callers: ckpt keeper start, ckpt run --to keeper:, the agents of hosts. One thread: it forks.
+// Owner:     cli. Callers: ckpt keeper start, ckpt run --to keeper:, the agents of hosts. One thread: it
+//            forks.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// `ckpt plan`: for main.cc. Each adds its CLI::App with options, help and exit codes; when chosen, its callback
-// leaves the exit code in `exit`.
+// `ckpt plan`: for main.cc. Each adds its CLI::App with options, help and exit codes; when chosen, its
+// callback leaves the exit code in `exit`.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

@@ -1,5 +1,5 @@
-// ckpt check: what this machine allows, what follows from it, and what to do about it; and what of a program can be
-// saved.
+// ckpt check: what this machine allows, what follows from it, and what to do about it; and what of a program
+// can be saved.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// `ckpt run`, `ckpt check`: for main.cc. Each adds its CLI::App with options, help and exit codes; when chosen, its callback
-// leaves the exit code in `exit`.
+// `ckpt run`, `ckpt check`: for main.cc. Each adds its CLI::App with options, help and exit codes; when
+// chosen, its callback leaves the exit code in `exit`.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

@@ -119,7 +119,8 @@ Result<std::string> preloadable(const char* name) {
   return preloadable_path(*library);
 }
 
-// The library that loads plug-ins, if there are any. One that the program would not load is refused before it starts.
+// The library that loads plug-ins, if there are any. One that the program would not load is refused before it
+// starts.
 Result<std::string> loader_of_plugins(const SettingTexts& texts) {
   const auto given = texts.find(kPlugins);
   const char* inherited = getenv(kPlugins);
@@ -141,7 +142,8 @@ struct HostsOptions {
   bool recover = false;
 };
 
-// Each host's part goes to its own keeper. The program's directory is the head's: what counts is written there.
+// Each host's part goes to its own keeper. The program's directory is the head's: what counts is written
+// there.
 Result<void> use_keepers(const Settings& settings, const std::string& redundancy, const std::string& memory,
                          HostsRun& run) {
   const std::string_view path = settings.directory;
@@ -177,7 +179,8 @@ Result<void> use_keepers(const Settings& settings, const std::string& redundancy
   return {};
 }
 
-// What starts the agents need not hand on this environment: ssh does not. So its settings go where those of options go.
+// What starts the agents need not hand on this environment: ssh does not. So its settings go where those of
+// options go.
 void take_settings_of_environment(SettingTexts& texts) {
   const auto take = [&texts](const char* variable) {
     const char* value = getenv(variable);
@@ -191,7 +194,8 @@ void take_settings_of_environment(SettingTexts& texts) {
     key->second = absolute(key->second);
 }
 
-// srun, in an allocation: its nodes are the hosts, and ckpt-srun takes its place. All that can be refused is refused here.
+// srun, in an allocation: its nodes are the hosts, and ckpt-srun takes its place. All that can be refused is
+// refused here.
 Result<void> use_srun(HostsOptions& o, std::vector<std::string>& program) {
   auto step = read_srun(program);
   if (!step.ok()) return step.error();
@@ -259,7 +263,8 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
   return run_over_hosts(run);
 }
 
-// Two epochs: the older is given up when the newer is complete. Increments: what changed is all that is added.
+// Two epochs: the older is given up when the newer is complete. Increments: what changed is all that is
+// added.
 Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std::string& memory,
                         uint32_t disk_every) {
   const std::string_view path = settings.directory;

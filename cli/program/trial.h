@@ -1,5 +1,5 @@
-// ckpt check -- PROGRAM: what of a program can be saved, found by looking at it, running it for a while, and taking a
-// checkpoint that is checked and thrown away.
+// ckpt check -- PROGRAM: what of a program can be saved, found by looking at it, running it for a while, and
+// taking a checkpoint that is checked and thrown away.
 //
 // Owner: cli. Ordinary code, one thread. The program and all that it has started are killed at the end.
 #pragma once
@@ -15,8 +15,8 @@ namespace ckpt::cli {
 
 struct Trial {
   std::vector<Finding> findings;
-  // kOk all comes back (what does not, and is no hindrance, is a finding), kNotRestartable, kUnsupported: it cannot be
-  // saved, kTimeout: it had ended before the checkpoint, or another code of the commands.
+  // kOk all comes back (what does not, and is no hindrance, is a finding), kNotRestartable, kUnsupported: it
+  // cannot be saved, kTimeout: it had ended before the checkpoint, or another code of the commands.
   ExitCode exit = ExitCode::kOk;
 };
 

@@ -85,7 +85,8 @@ Result<void> check_rights(const std::string& path, int fd) {
   return {};
 }
 
-// The dynamic section's strings, which hold the names of the libraries that the program needs (DT_NEEDED). Empty: none, or damaged.
+// The dynamic section's strings, which hold the names of the libraries that the program needs (DT_NEEDED).
+// Empty: none, or damaged.
 std::string dynamic_strings(int fd, const std::vector<Elf64_Phdr>& headers) {
   constexpr size_t kMost = 64 << 20;
   const auto read_at = [fd](void* to, size_t bytes, uint64_t offset) {
@@ -111,7 +112,8 @@ std::string dynamic_strings(int fd, const std::vector<Elf64_Phdr>& headers) {
   return "";
 }
 
-// Their run times want to be the first library, or call themselves in each thread, also in ours, of which they know nothing.
+// Their run times want to be the first library, or call themselves in each thread, also in ours, of which
+// they know nothing.
 Result<void> check_sanitizers(const std::string& path, int fd, const std::vector<Elf64_Phdr>& headers) {
   const std::string strings = dynamic_strings(fd, headers);
   for (const auto& [mark, name] : {std::pair{"libasan.so", "AddressSanitizer"},

@@ -49,8 +49,8 @@ bool write_line(int fd, const Json& line) {
   return true;
 }
 
-// Takes no byte behind the line, for another reader may want it: looks at the bytes of a socket before it takes them,
-// and takes those of a pipe one by one.
+// Takes no byte behind the line, for another reader may want it: looks at the bytes of a socket before it
+// takes them, and takes those of a pipe one by one.
 bool read_line(int fd, Json& line, int timeout_ms) {
   constexpr size_t kMostBytes = 64 << 20;
   std::string text;

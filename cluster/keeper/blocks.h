@@ -1,5 +1,5 @@
-// Blocks of memory that an exchange receives, computes and keeps, and those that are free again: what was used once costs
-// no page faults any more.
+// Blocks of memory that an exchange receives, computes and keeps, and those that are free again: what was
+// used once costs no page faults any more.
 //
 // Owner: cluster/keeper. Any thread. A block comes back to its pool by itself; the pool outlives its blocks.
 #pragma once
@@ -40,7 +40,8 @@ class BlockPool {
     void operator()(std::byte* memory) const { pool->give(memory); }
   };
 
-  // kStripeBlock bytes, with room for a message's head before them: a message is decrypted where its block is used.
+  // kStripeBlock bytes, with room for a message's head before them: a message is decrypted where its block is
+  // used.
   class Block {
    public:
     Block() = default;

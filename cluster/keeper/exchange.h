@@ -1,18 +1,20 @@
-// The keepers' side of redundancy: hosts send each other blocks of their parts, and each host keeps its own checks.
-// After hosts were lost: the hosts that are left send their blocks, and the new hosts compute what is lost.
+// The keepers' side of redundancy: hosts send each other blocks of their parts, and each host keeps its own
+// checks. After hosts were lost: the hosts that are left send their blocks, and the new hosts compute what is
+// lost.
 //
-// Owner: cluster/keeper. One object for one checkpoint, in a process of its own, at low priority while it makes checks. The
-//        process may live longer, for the exchanges of later checkpoints.
-//        The mesh's threads receive; the caller's thread does all else. Memory: the blocks of two batches and of one
-//        stripe, and for each other host one that comes and one that goes; whatever a peer sends.
+// Owner: cluster/keeper. One object for one checkpoint, in a process of its own, at low priority while it
+//        makes checks. The process may live longer, for the exchanges of later checkpoints.
+//        The mesh's threads receive; the caller's thread does all else. Memory: the blocks of two batches and
+//        of one stripe, and for each other host one that comes and one that goes; whatever a peer sends.
 // Never: changes a part that is not lost; takes a block that nobody asked for.
 //
-// Each host says that it has begun, and sends nothing else before all have: over connections of an earlier exchange a host
-// receives once it has begun, and may begin much later than the others.
+// Each host says that it has begun, and sends nothing else before all have: over connections of an earlier
+// exchange a host receives once it has begun, and may begin much later than the others.
 //
-// A host sends the blocks of a batch while the batch before is computed, but not before all hosts have finished the one
-// before that. So the blocks under way are bounded, and every block is received at once: no host waits for a place in a
-// queue. What is known to be zero, behind the end of a stream, is neither sent nor computed.
+// A host sends the blocks of a batch while the batch before is computed, but not before all hosts have
+// finished the one before that. So the blocks under way are bounded, and every block is received at once: no
+// host waits for a place in a queue. What is known to be zero, behind the end of a stream, is neither sent
+// nor computed.
 #pragma once
 
 #include <condition_variable>
@@ -45,8 +47,8 @@ class Exchange final : public MeshListener {
  public:
   // The mesh listens, or has met the same hosts before.
   explicit Exchange(Mesh& mesh) : mesh_(mesh) {}
-  // stream: this host's. checks: its file of checks, open; `checks_at`: where in it they begin. Without `lost` the checks
-  // are written. With `lost`, a lost host writes both, every other host reads both.
+  // stream: this host's. checks: its file of checks, open; `checks_at`: where in it they begin. Without
+  // `lost` the checks are written. With `lost`, a lost host writes both, every other host reads both.
   Result<void> run(const ExchangePlan& plan, PartStream& stream, int checks, uint64_t checks_at);
   // XXH3 of the stream and of all of the file of checks, as they went through run(). Only without `lost`.
   uint64_t sum_of_stream() const { return stream_sum_.value(); }

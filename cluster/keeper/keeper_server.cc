@@ -61,9 +61,9 @@ bool is_listened_at(const sockaddr_un& address) {
          errno == EAGAIN;
 }
 
-// A keeper that was killed listens no more, but may have its lock for a while: the kernel closes its files one after the
-// other, in its last thread, which may be the one of low priority. A keeper that is just starting has the lock, and
-// listens soon. False: another keeper is there.
+// A keeper that was killed listens no more, but may have its lock for a while: the kernel closes its files
+// one after the other, in its last thread, which may be the one of low priority. A keeper that is just
+// starting has the lock, and listens soon. False: another keeper is there.
 bool lock_alone(int lock, const sockaddr_un& address) {
   constexpr int kTries = 2000, kBetweenMs = 10;
   for (int i = 0; i < kTries; ++i) {

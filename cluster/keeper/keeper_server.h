@@ -1,7 +1,7 @@
 // The keeper's side of base/protocol/keeper_protocol.h: listens, and answers until it is told to stop.
 //
-// Owner:     the keeper process; its main thread. It serves one client at a time, and waits one second at most for
-//            one that says nothing: a client cannot make it keep anything.
+// Owner:     the keeper process; its main thread. It serves one client at a time, and waits one second at
+//            most for one that says nothing: a client cannot make it keep anything.
 // Never:     answers another user than its own, or root.
 #pragma once
 
@@ -22,7 +22,8 @@ struct Place {
   std::string socket;  // name in the directory
 };
 
-// kUnavailable: there is a keeper of that name. kPermission: the directory is another user's, or open to others.
+// kUnavailable: there is a keeper of that name. kPermission: the directory is another user's, or open to
+// others.
 Result<Place> take_place(const std::string& name);
 
 // What it answers to all.

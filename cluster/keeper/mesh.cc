@@ -56,8 +56,8 @@ Result<void> Mesh::meet(const Peers& peers) {
                     peers_.addresses[static_cast<size_t>(first_gone() - gone_.begin())]);
 }
 
-// Each peer is greeted by a thread of its own: at low priority, on a busy machine, a host's hello may take seconds, and
-// a stranger may never send one.
+// Each peer is greeted by a thread of its own: at low priority, on a busy machine, a host's hello may take
+// seconds, and a stranger may never send one.
 void Mesh::accept_all() {
   for (;;) {
     pollfd wait{listener_.get(), POLLIN, 0};

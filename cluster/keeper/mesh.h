@@ -1,7 +1,8 @@
-// The connections of all hosts of an exchange with each other: each connects to each, sends on the links it made and
-// receives on those that came to it. They may serve many exchanges, one after the other.
+// The connections of all hosts of an exchange with each other: each connects to each, sends on the links it
+// made and receives on those that came to it. They may serve many exchanges, one after the other.
 //
-// Owner: cluster/keeper. One thread accepts, and one for each peer receives and decrypts; the caller's thread sends.
+// Owner: cluster/keeper. One thread accepts, and one for each peer receives and decrypts; the caller's thread
+// sends.
 // Never: takes a message of a peer that does not know the secret.
 #pragma once
 
@@ -25,7 +26,8 @@ constexpr int kMeetMs = 30'000;  // for all hosts to come, or to begin
 class MeshListener {
  public:
   virtual ~MeshListener() = default;
-  // `bytes` of the block came with it. False: nobody asked for that; nothing is received from that host any more.
+  // `bytes` of the block came with it. False: nobody asked for that; nothing is received from that host any
+  // more.
   virtual bool take(unsigned host, const MessageHead& head, Block block, size_t bytes) = 0;
   virtual void gone(unsigned host) = 0;
 };
@@ -46,8 +48,8 @@ class Mesh {
   Result<void> meet(const Peers& peers);
   // No connection is known to be broken, neither those made here nor those that came here.
   bool whole();
-  // What came before waits with who sent it; who is gone already is told at once. nullptr: behind the return nobody calls
-  // the one before.
+  // What came before waits with who sent it; who is gone already is told at once. nullptr: behind the return
+  // nobody calls the one before.
   void hear(MeshListener* listener);
 
   // Memory of messages that were sent. Between exchanges.

@@ -1,9 +1,10 @@
 // A host's part of a checkpoint as one stream of bytes, and back: what redundancy is computed over.
 //
-// The regular files of the part's directory, in the order of a list, one behind the other. The list has their names and
-// lengths, modes, times and owners; links are not in it.
+// The regular files of the part's directory, in the order of a list, one behind the other. The list has their
+// names and lengths, modes, times and owners; links are not in it.
 //
-// Owner: cluster/keeper. Ordinary code, one thread. Never: follows a link; leaves the directory, whatever a name says.
+// Owner: cluster/keeper. Ordinary code, one thread. Never: follows a link; leaves the directory, whatever a
+// name says.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// XXH3 of bytes that come one after the other: the sum of a part or of a file of checks, made while its bytes are there
-// anyway.
+// XXH3 of bytes that come one after the other: the sum of a part or of a file of checks, made while its bytes
+// are there anyway.
 //
 // Owner: cluster/keeper. One thread.
 #pragma once

@@ -1,8 +1,9 @@
 // Which host holds which block: parity that rotates over the hosts of a job, as RAID 5 does over disks.
 //
-// N hosts have a stream of bytes each, cut into blocks. In each stripe every host has one role: roles below `data` are
-// blocks of its stream, the others are checks. The host of stripe s has the role (host + s) mod N, so in N stripes each has
-// each role once, no two roles of a stripe share a host, and work and memory are the same for all.
+// N hosts have a stream of bytes each, cut into blocks. In each stripe every host has one role: roles below
+// `data` are blocks of its stream, the others are checks. The host of stripe s has the role (host + s) mod N,
+// so in N stripes each has each role once, no two roles of a stripe share a host, and work and memory are the
+// same for all.
 //
 // Owner: cluster/keeper. Pure; any thread.
 #pragma once
@@ -17,8 +18,8 @@ namespace ckpt::keeper {
 
 inline constexpr uint64_t kStripeBlock = 256 << 10;  // bytes
 
-// "parity", "rs:3+2" and the like for so many hosts. rs needs K + M hosts, mirror an even number. With the others all
-// hosts that hold no check hold data. kUsage: the words do not fit the hosts.
+// "parity", "rs:3+2" and the like for so many hosts. rs needs K + M hosts, mirror an even number. With the
+// others all hosts that hold no check hold data. kUsage: the words do not fit the hosts.
 Result<redundancy::Scheme> scheme_for_hosts(std::string_view text, unsigned hosts);
 
 class Striping {

@@ -66,7 +66,8 @@ void limit_sending(int fd) {
 
 void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
 
-// A host that is cut off is noticed within that time, also while nothing is said: the kernel asks now and then.
+// A host that is cut off is noticed within that time, also while nothing is said: the kernel asks now and
+// then.
 void set_silence(int fd, int ms) {
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(ms / 3000, 1));
@@ -162,8 +163,8 @@ void SealedLink::allow_silence(int ms) {
   if (ms != kSilenceMs) set_silence(socket_.get(), ms);
 }
 
-// A frame: the length of what follows, the encrypted message, its seal. A length that is changed is noticed as well: the
-// tag would be of other bytes.
+// A frame: the length of what follows, the encrypted message, its seal. A length that is changed is noticed
+// as well: the tag would be of other bytes.
 constexpr size_t kSeal = MessageCipher::kSealBytes;
 
 bool SealedLink::send(std::string_view message) {

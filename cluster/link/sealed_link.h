@@ -33,8 +33,8 @@ class SealedLink {
   SealedLink() = default;
 
   // Both take the socket, prove the secret and check the other end's proof. They wait for the other end at
-  // most `patience_ms` in all, also for one that sends a byte now and then. Errors: kPermission (the other end does
-  // not know the secret), kIncompatible, kIo.
+  // most `patience_ms` in all, also for one that sends a byte now and then. Errors: kPermission (the other
+  // end does not know the secret), kIncompatible, kIo.
   static Result<SealedLink> connect(ScopedFd socket, const Secret& secret, int patience_ms = kPatienceMs) {
     return meet(std::move(socket), secret, true, patience_ms);
   }
@@ -44,22 +44,22 @@ class SealedLink {
 
   // False: the other end is gone, has not read for 10 s, or the message is longer than kMostBytes.
   bool send(std::string_view message);
-  // The same without a copy: room for a message of so many bytes, which are encrypted where they are; then that it is sent.
-  // The room is valid until the next call that sends.
+  // The same without a copy: room for a message of so many bytes, which are encrypted where they are; then
+  // that it is sent. The room is valid until the next call that sends.
   std::span<std::byte> compose(size_t bytes);
   bool send_composed();
   // The memory of that room, until the next call that sends.
   void give_room_back() { std::vector<std::byte>().swap(composed_); }
   size_t room_kept() const { return composed_.size(); }
-  // Appends the messages that have arrived; with `wait` it waits for the first, without a limit. False: the other end
-  // is gone, or bytes came that do not authenticate; `messages` has what came before.
+  // Appends the messages that have arrived; with `wait` it waits for the first, without a limit. False: the
+  // other end is gone, or bytes came that do not authenticate; `messages` has what came before.
   bool receive(std::vector<std::string>& messages, bool wait);
 
-  // Waits for the next message without a limit, until its length has come, which it returns; the message is still to be
-  // received. Nothing: as receive()'s false.
+  // Waits for the next message without a limit, until its length has come, which it returns; the message is
+  // still to be received. Nothing: as receive()'s false.
   std::optional<size_t> wait_for_length();
-  // The next message, decrypted in `room`; waits for it without a limit. Its length; nothing: as receive()'s false, or
-  // it is longer than the room. Takes no byte behind it.
+  // The next message, decrypted in `room`; waits for it without a limit. Its length; nothing: as receive()'s
+  // false, or it is longer than the room. Takes no byte behind it.
   std::optional<size_t> receive_into(std::span<std::byte> room);
 
   // For a link that carries much, in a process that is not checkpointed: see message_cipher.h.
@@ -91,8 +91,8 @@ class SealedLink {
   size_t composed_bytes_ = 0;
 };
 
-// Addresses are numbers, IPv4 or IPv6. listen_at: a listening socket of this host; port 0: any, *got_port says which.
-// connect_to: a connected socket, within `patience_ms`.
+// Addresses are numbers, IPv4 or IPv6. listen_at: a listening socket of this host; port 0: any, *got_port
+// says which. connect_to: a connected socket, within `patience_ms`.
 Result<ScopedFd> listen_at(const std::string& address, int port, int* got_port);
 Result<ScopedFd> connect_to(const std::string& address, int port, int patience_ms);
 

@@ -68,8 +68,8 @@ bool pass_on(SealedLink& link, SendWindow& window, int fd, char what) {
   return n > 0 && link.send(what + std::string(bytes, static_cast<size_t>(n)));
 }
 
-// One connection, in a process of its own: one command. unknown: closed as soon as the other end has proved that it knows the
-// key.
+// One connection, in a process of its own: one command. unknown: closed as soon as the other end has proved
+// that it knows the key.
 int handle(ScopedFd socket, ScopedFd unknown) {
   signal(SIGPIPE, SIG_IGN);
   auto table = read_on_table();

@@ -32,8 +32,9 @@ struct OnTable {
 };
 Result<OnTable> read_on_table();
 
-// The job's first process on this host: accepts connections at the listening socket `fd`, each in a child, and starts
-// the program if there is one. Returns the program's exit status; without a program it does not return.
+// The job's first process on this host: accepts connections at the listening socket `fd`, each in a child,
+// and starts the program if there is one. Returns the program's exit status; without a program it does not
+// return.
 int serve(int fd, char** program);
 
 // Runs the command on `host`, with this process's standard input and outputs. Returns its exit status.

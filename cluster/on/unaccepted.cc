@@ -16,8 +16,8 @@
 #include "base/sys.h"
 #include "cluster/on/waiting.h"
 
-// All calls on sockets of the program are raw: those of libc speak of the job's addresses, and accept(2) of a program in a
-// job would ask this process.
+// All calls on sockets of the program are raw: those of libc speak of the job's addresses, and accept(2) of a
+// program in a job would ask this process.
 
 namespace ckpt::cluster {
 namespace {
@@ -90,8 +90,8 @@ bool receive(int asker, UnacceptedQuestion& question, ScopedFd (&sent)[2]) {
 
 void on_alarm(int) {}
 
-// Ends an accept(2) that waits because the program has accepted the connection first. The alarm repeats, since the first
-// may come before accept(2) begins.
+// Ends an accept(2) that waits because the program has accepted the connection first. The alarm repeats,
+// since the first may come before accept(2) begins.
 class Alarm {
  public:
   Alarm() {
@@ -146,8 +146,8 @@ void Unaccepted::serve(const std::vector<pollfd>& polls) {
   std::vector<int> ready;
   for (const ScopedFd& asker : askers_)
     if (is_ready(asker.get())) ready.push_back(asker.get());
-  // The other end of the placeholder is closed: with its listening socket, or after the program has claimed the
-  // connection and put it in the placeholder's place.
+  // The other end of the placeholder is closed: with its listening socket, or after the program has claimed
+  // the connection and put it in the placeholder's place.
   std::erase_if(held_, [&](const Held& h) { return is_ready(h.placeholder.get()); });
   for (int asker : ready) answer(asker);
   is_full_ = false;
@@ -194,8 +194,8 @@ Unaccepted::Held* Unaccepted::find(uint16_t port) {
   return nullptr;
 }
 
-// The connection stays here until the asker has closed its socket: so a checkpoint in between finds it in at least one
-// of the two processes.
+// The connection stays here until the asker has closed its socket: so a checkpoint in between finds it in at
+// least one of the two processes.
 void Unaccepted::give(int asker, uint16_t port) {
   UnacceptedAnswer answer{};
   answer.how = UnacceptedAnswer::How::kNone;
@@ -234,8 +234,8 @@ void Unaccepted::take_all() {
   for (const WaitingListener& one : find_waiting()) take_from(one.fd.get(), one.at);
 }
 
-// First the placeholder, at the end of the queue, then the connection from its beginning: the program finds as many in it
-// as before, in the same order.
+// First the placeholder, at the end of the queue, then the connection from its beginning: the program finds
+// as many in it as before, in the same order.
 void Unaccepted::take_from(int listener, const sockaddr_in& at) {
   const Alarm alarm;
   const uint32_t count = waiting_in(listener);

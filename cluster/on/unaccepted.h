@@ -1,10 +1,11 @@
-// Connections that no process of this host has accepted yet: kept here for a checkpoint. docs/hosts.md, "Not accepted
-// yet".
+// Connections that no process of this host has accepted yet: kept here for a checkpoint. docs/hosts.md, "Not
+// accepted yet".
 //
-// Owner:     cluster/on: the first process of the host, which is a member of the job, so what it keeps is in the image.
+// Owner:     cluster/on: the first process of the host, which is a member of the job, so what it keeps is in
+//            the image.
 // Callers:   serve(), its one thread; forget() in a child that it has forked.
-// Never:     keeps a connection before its placeholder waits at the same listening socket. Waits longer than 100 ms for a
-//            program that accepts at the same time.
+// Never:     keeps a connection before its placeholder waits at the same listening socket. Waits longer than
+//            100 ms for a program that accepts at the same time.
 #pragma once
 
 #include <netinet/in.h>
@@ -28,7 +29,8 @@ class Unaccepted {
   void add_polls(std::vector<pollfd>& polls) const;
   // What poll said about those; `polls` may have more.
   void serve(const std::vector<pollfd>& polls);
-  // serve() had no descriptor for a connection: the next add_polls() leaves that out, and is to be tried again soon.
+  // serve() had no descriptor for a connection: the next add_polls() leaves that out, and is to be tried
+  // again soon.
   bool is_full() const { return is_full_; }
   // In a child: the connections are its parent's.
   void forget();
@@ -45,7 +47,8 @@ class Unaccepted {
   void take_all();
   void take_from(int listener, const sockaddr_in& at);
   void give(int asker, uint16_t port);
-  // A connection that somebody else has accepted in this socket of the program: from here on it waits there again.
+  // A connection that somebody else has accepted in this socket of the program: from here on it waits there
+  // again.
   void hold(const ScopedFd& listener, ScopedFd connection);
   Held* find(uint16_t port);
 

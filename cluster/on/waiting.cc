@@ -31,8 +31,8 @@ struct Listening {
   ScopedFd fd;
 };
 
-// By inode. /proc/net/tcp and tcp6: sl local remote st tx:rx tr:tm retrnsmt uid timeout inode; of a listening socket rx is
-// how many wait.
+// By inode. /proc/net/tcp and tcp6: sl local remote st tx:rx tr:tm retrnsmt uid timeout inode; of a listening
+// socket rx is how many wait.
 void read_listening(const char* path, bool six, bool also_empty, std::map<uint64_t, Listening>& all) {
   std::ifstream in(path);
   std::string line;

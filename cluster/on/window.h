@@ -1,6 +1,6 @@
-// How much one end of ckpt-on sends of a stream before the other end has passed it on: no more than the kernels hold
-// between them. So neither end ever waits for long to send, however long the program at the end of a stream does not read,
-// and the connection is never taken for a broken one.
+// How much one end of ckpt-on sends of a stream before the other end has passed it on: no more than the
+// kernels hold between them. So neither end ever waits for long to send, however long the program at the end
+// of a stream does not read, and the connection is never taken for a broken one.
 //
 // Owner:     cluster/on. One thread. Each end has one of both: of what it sends, and of what it gets.
 #pragma once
@@ -39,8 +39,8 @@ class ReceiveWindow {
  public:
   void took_frame() { taken_ += kFrameCost; }
   void passed_on(size_t bytes) { taken_ += bytes; }
-  // The frame that is to be sent of it now; empty: not yet. Half of a window is told at once, so the other end never waits
-  // when all was passed on.
+  // The frame that is to be sent of it now; empty: not yet. Half of a window is told at once, so the other
+  // end never waits when all was passed on.
   std::string word() {
     if (taken_ < kMostUntaken / 2) return "";
     std::string frame = "w" + std::to_string(taken_);

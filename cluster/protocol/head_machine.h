@@ -2,9 +2,9 @@
 // the caller does the actions, in order.
 //
 // Owner:     cluster. Callers: the head's loop, one thread; the explorer in the tests.
-// A checkpoint counts from the moment at which its record is durable. Before kRecord a failure on any host ends
-// it for all. After kRecord only recorded() decides: hosts that are lost meanwhile do not matter, since all have
-// said kDurable.
+// A checkpoint counts from the moment at which its record is durable. Before kRecord a failure on any host
+// ends it for all. After kRecord only recorded() decides: hosts that are lost meanwhile do not matter, since
+// all have said kDurable.
 #pragma once
 
 #include "cluster/protocol/steps.h"

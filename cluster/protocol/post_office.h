@@ -1,10 +1,10 @@
 // The messages that plug-ins on several hosts exchange ahead of a checkpoint, in rounds
-// (libckpt_rt/checkpoint/preparation.h). Pure states: a host hands in what its processes have posted to other hosts;
-// when all have, each gets what is for it.
+// (libckpt_rt/checkpoint/preparation.h). Pure states: a host hands in what its processes have posted to other
+// hosts; when all have, each gets what is for it.
 //
-// Owner:     cluster. Callers: the head's loop, one thread. A host that has come to kPrepared hands in nothing any more:
-//            it counts as a host without posts. For a host that does neither, the head machine's time-out for kPrepared
-//            ends the checkpoint.
+// Owner:     cluster. Callers: the head's loop, one thread. A host that has come to kPrepared hands in
+//            nothing any more: it counts as a host without posts. For a host that does neither, the head
+//            machine's time-out for kPrepared ends the checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,12 @@ class PostOffice {
   explicit PostOffice(std::vector<std::string> hosts);
 
   void begin();  // a checkpoint
-  // any: did some process there post anything, also to processes of its own host? What a host hands in a second time in
-  // one round is ignored.
+  // any: did some process there post anything, also to processes of its own host? What a host hands in a
+  // second time in one round is ignored.
   void hand_in(size_t host, bool any, std::vector<Post> posts);
   void comes_no_more(size_t host);
-  // All have handed in: what each host gets, in the order of hosts, and the next round begins. Empty: not yet.
+  // All have handed in: what each host gets, in the order of hosts, and the next round begins. Empty: not
+  // yet.
   std::vector<Delivery> hand_out();
   // Which hosts of a delivery wait for it.
   bool waits(size_t host) const { return hosts_[host].waited; }

@@ -1,4 +1,5 @@
-// What ckpt-srun and its other half on each node say to each other, over the standard input and output that ckpt-on carries.
+// What ckpt-srun and its other half on each node say to each other, over the standard input and output that
+// ckpt-on carries.
 //
 //   1 byte  what it is          4 bytes  task, or -1: all of the node          4 bytes  length          bytes
 //

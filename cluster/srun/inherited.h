@@ -1,5 +1,5 @@
-// What a process hands to those that it starts, besides its environment: the mask of new files, and limits. Tasks on other hosts get it
-// from the launcher, as with Slurm's srun (its PropagateResourceLimits).
+// What a process hands to those that it starts, besides its environment: the mask of new files, and limits.
+// Tasks on other hosts get it from the launcher, as with Slurm's srun (its PropagateResourceLimits).
 //
 // Owner:     cluster/srun. One thread.
 #pragma once
@@ -25,7 +25,8 @@ void set_limits(const Inherited& wanted);
 std::string write_inherited(const Inherited& inherited);
 bool read_inherited(const std::string& text, Inherited& inherited);
 
-// Descriptors that a script has open are not those of a step: from here on no program that is started gets them.
+// Descriptors that a script has open are not those of a step: from here on no program that is started gets
+// them.
 void keep_descriptors_here();
 
 }  // namespace ckpt::cluster::srun

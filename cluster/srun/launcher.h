@@ -1,4 +1,5 @@
-// ckpt-srun where the user, or a script of the job, has called srun: one step of the job, from the start of its tasks to their end.
+// ckpt-srun where the user, or a script of the job, has called srun: one step of the job, from the start of
+// its tasks to their end.
 //
 // Owner:     cluster/srun. Its own process, one thread. A member of the job.
 // Never:     asks Slurm for anything: the step is the job's, in the allocation that it has.
@@ -50,7 +51,8 @@ class Launcher {
   FarNode& node_of(int task) {
     return nodes_[static_cast<size_t>(step_.layout.node_of[static_cast<size_t>(task)])];
   }
-  // Into the standard error, as soon as it takes it. Errors, which begin with "error:", also if srun is to be quiet.
+  // Into the standard error, as soon as it takes it. Errors, which begin with "error:", also if srun is to be
+  // quiet.
   template <typename... Args>
   void say(const char* format, Args&&... args);
 
@@ -65,7 +67,8 @@ class Launcher {
   std::vector<bool> has_ended_;  // tasks
   int input_ = 0, left_ = 0, code_ = 0;
   bool input_ended_ = false, ending_ = false;
-  // How long the step has run: the time of a host is another one's after a restart, and what lies between does not count.
+  // How long the step has run: the time of a host is another one's after a restart, and what lies between
+  // does not count.
   int64_t run_ns_ = 1, looked_ns_ = 0;
   // In run_ns_; 0: not yet.
   int64_t interrupted_ns_ = 0, kill_at_ns_ = 0, first_end_ns_ = 0;

@@ -26,7 +26,8 @@ struct LocalTask {
   bool pmi_ends = false;
 };
 
-// Files for output that tasks of this node share, by their names: opened once, or each would write over what others have written.
+// Files for output that tasks of this node share, by their names: opened once, or each would write over what
+// others have written.
 using SharedFiles = std::map<std::string, ScopedFd>;
 // why, if it cannot be: nothing runs then.
 bool start_task(const NodeOrder& order, const TaskOrder& wanted, SharedFiles& files, LocalTask& task,

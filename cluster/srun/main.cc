@@ -1,4 +1,5 @@
-// ckpt-srun: takes the place of srun in a job that is checkpointed (docs/srun.md). `ckpt-srun --node` is its half on each node.
+// ckpt-srun: takes the place of srun in a job that is checkpointed (docs/srun.md). `ckpt-srun --node` is its
+// half on each node.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,8 @@ namespace ckpt::cluster::srun {
 
 namespace {
 
-// The next number of a step of this job: how many bytes the file has, to which each step adds one. It lies beside the table of the job's
-// hosts; a job of one host has its process's number.
+// The next number of a step of this job: how many bytes the file has, to which each step adds one. It lies
+// beside the table of the job's hosts; a job of one host has its process's number.
 int next_step() {
   const char* table = getenv("CKPT_ON");
   if (table == nullptr) return getpid();

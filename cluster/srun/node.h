@@ -1,9 +1,11 @@
-// The half of ckpt-srun that runs on a node of the step: starts the tasks there, and hands their streams, their PMI and their ends
-// to the launcher. A member of the job, as the tasks are.
+// The half of ckpt-srun that runs on a node of the step: starts the tasks there, and hands their streams,
+// their PMI and their ends to the launcher. A member of the job, as the tasks are.
 //
-// Owner:     cluster/srun. Its own process, one thread: `ckpt-srun --node`. Standard input and output lead to the launcher.
-// Never:     outlives the launcher: when its input ends the tasks are killed. Waits in a write: what a launcher or a task does not take is kept,
-//            and no more than a window of it is read (cluster/on/window.h).
+// Owner:     cluster/srun. Its own process, one thread: `ckpt-srun --node`. Standard input and output lead to
+//            the launcher.
+// Never:     outlives the launcher: when its input ends the tasks are killed. Waits in a write: what a
+//            launcher or a task does not take is kept, and no more than a window of it is read
+//            (cluster/on/window.h).
 #pragma once
 
 #include <string>

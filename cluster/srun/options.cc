@@ -78,7 +78,8 @@ constexpr option kLong[] = {
     {"slurmd-debug", required_argument, nullptr, kNothing},
     {nullptr, 0, nullptr, 0},
 };
-// "+": what stands behind the program's name is the program's. ":": a missing value is told from an unknown option.
+// "+": what stands behind the program's name is the program's. ":": a missing value is told from an unknown
+// option.
 constexpr const char* kShort = "+:n:N:c:w:x:r:m:i:o:e:luD:K::W:t:J:QvOsXk::p:A:";
 
 template <typename... Args>

@@ -1,6 +1,7 @@
 // What srun was asked for: its command line, and the variables that stand for options.
 //
-// Owner:     cluster/srun. Callers: ckpt run, which refuses before anything is started; ckpt-srun. One thread (getopt).
+// Owner:     cluster/srun. Callers: ckpt run, which refuses before anything is started; ckpt-srun. One thread
+//            (getopt).
 // Never:     takes an option that it does not know, or cannot do: the error names it.
 #pragma once
 

@@ -1,6 +1,7 @@
 // A step as it was asked for, laid out and numbered; and what of it one node is told.
 //
-// Owner:     cluster/srun. Callers: ckpt-srun makes it, its other half on each node reads its own part. One thread.
+// Owner:     cluster/srun. Callers: ckpt-srun makes it, its other half on each node reads its own part. One
+//            thread.
 #pragma once
 
 #include <map>

@@ -56,7 +56,8 @@ std::vector<std::string> preloaded(std::string_view list) {
   return all;
 }
 
-// What the user wants preloaded, and then what is on this host: ours, which may lie elsewhere on the launcher's.
+// What the user wants preloaded, and then what is on this host: ours, which may lie elsewhere on the
+// launcher's.
 std::string merge_preload(std::string_view of_user, std::string_view of_host) {
   const std::vector<std::string> here = preloaded(of_host);
   const auto name = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };

@@ -6,8 +6,8 @@
 
 namespace ckpt {
 
-// Shared memory first: until all members have it, each of them keeps what it is about to write to for the others, and
-// none can fork. False: a segment is lost.
+// Shared memory first: until all members have it, each of them keeps what it is about to write to for the
+// others, and none can fork. False: a segment is lost.
 bool Copier::copy_shared() {
   if (shared_ == nullptr) return true;
   for (const bool wait : {false, true}) {
@@ -31,8 +31,8 @@ bool Copier::copy_shared() {
 }
 
 bool Copier::shared_is_protected() {
-  // A thread may write meanwhile: its segment is kCopied before it is unprotected (fault()), so one that is kUnchanged after
-  // the question has lost its protection otherwise.
+  // A thread may write meanwhile: its segment is kCopied before it is unprotected (fault()), so one that is
+  // kUnchanged after the question has lost its protection otherwise.
   auto unchanged_still = [&](SegmentId id) { return table_.state(id) == SegmentState::kUnchanged; };
   AddrRange run{};  // neighbours are asked for by one call
   SegmentId first{0};

@@ -21,8 +21,9 @@ bool swap_is_empty() {
   return sys::call(__NR_sysinfo, &memory) == 0 && memory.freeswap == memory.totalswap;
 }
 
-// Pages of the part that may exist, of which there are at most 64: bit 0 is the first. To read one that does not exist
-// would make it. A page in swap does not count as resident: as long as anything is in swap all may exist.
+// Pages of the part that may exist, of which there are at most 64: bit 0 is the first. To read one that does
+// not exist would make it. A page in swap does not count as resident: as long as anything is in swap all may
+// exist.
 uint64_t existing_pages(AddrRange part) {
   const uint64_t pages = part.size() / kPageSize, all = first_pages(pages);
   unsigned char resident[64];
@@ -111,8 +112,9 @@ const LedgerObject* SharedLedger::find(uint64_t device, uint64_t inode) const {
   return nullptr;
 }
 
-// Calls use(part, unit's index, unit's address) for each unit that the range touches, until use() returns false. part:
-// all that the object has of the unit, also outside of the range. Memory that is in no object is passed over.
+// Calls use(part, unit's index, unit's address) for each unit that the range touches, until use() returns
+// false. part: all that the object has of the unit, also outside of the range. Memory that is in no object is
+// passed over.
 template <typename Use>
 bool SharedLedger::each_unit(AddrRange range, Use&& use) const {
   for (const LedgerObject& o : objects_) {
@@ -165,9 +167,10 @@ void SharedLedger::save_for_others(AddrRange range) {
       give_up();
       return true;
     }
-    // The unit is protected in all members until its state changes here. So what was read above is as at the stop if
-    // it was kUntouched all the time, which is what the exchange finds out. seq_cst, and release for the slot: a reader
-    // that sees a byte of what this process writes from now on sees the new state as well (read()).
+    // The unit is protected in all members until its state changes here. So what was read above is as at the
+    // stop if it was kUntouched all the time, which is what the exchange finds out. seq_cst, and release for
+    // the slot: a reader that sees a byte of what this process writes from now on sees the new state as well
+    // (read()).
     uint32_t untouched = 0;
     if (state(unit).compare_exchange_strong(untouched, slot + 1, std::memory_order_seq_cst))
       kept_.fetch_add(1, std::memory_order_relaxed);
@@ -182,9 +185,9 @@ bool SharedLedger::read(std::byte* to, AddrRange window) {
     const AddrRange pages = run.at(window.start);
     if (source_->read(to + (pages.start - window.start), pages.start, pages.size(), true) != 0) return false;
   }
-  // The states are looked at after the bytes were read: without that order a unit could be found kUntouched, then be
-  // written to, and then be read. So by an exchange that changes nothing, not by a load: before a load the bytes' reads
-  // need not come. (Not a fence: ThreadSanitizer knows none.)
+  // The states are looked at after the bytes were read: without that order a unit could be found kUntouched,
+  // then be written to, and then be read. So by an exchange that changes nothing, not by a load: before a
+  // load the bytes' reads need not come. (Not a fence: ThreadSanitizer knows none.)
   uint64_t covered = 0;
   const bool done = each_unit(window, [&](AddrRange whole, uint64_t unit, Addr base) {
     const AddrRange part = whole.common(window);

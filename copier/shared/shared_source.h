@@ -1,5 +1,5 @@
-// Memory that other processes map as well: what the copier asks before it takes the protection off a segment of it,
-// and by what it reads such a segment. Implemented by SharedLedger.
+// Memory that other processes map as well: what the copier asks before it takes the protection off a segment
+// of it, and by what it reads such a segment. Implemented by SharedLedger.
 //
 // Owner:     copier. Callers: the agent, the thread that serves faults, threads of the program that fork.
 #pragma once

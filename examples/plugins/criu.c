@@ -1,13 +1,15 @@
-/* A plug-in that hands the saving of processes to CRIU: children in which libckpt_rt.so is not (static programs, those that clear
- * their environment), with their own children. They are in the job's checkpoint, and come back with it.
+/* A plug-in that hands the saving of processes to CRIU: children in which libckpt_rt.so is not (static
+ * programs, those that clear their environment), with their own children. They are in the job's checkpoint,
+ * and come back with it.
  *
  *   cc -shared -fPIC -I /usr/include -o criu.so criu.c
  *   ckpt run --plugins $PWD/criu.so -- ./script-that-starts-static-programs         CKPT_CRIU=PATH if criu is not in PATH
  *
- * Ahead of the stop `criu dump` writes each of them into a directory of the checkpoint, and leaves it stopped until the others have been
- * saved. In a restart `criu restore` makes it again, as a child of this process, before the program goes on. A process
- * that has pipes or sockets is refused, and so is what CRIU refuses: then the checkpoint is given up, in its words. CRIU needs root, and
- * the images must be where they were made. */
+ * Ahead of the stop `criu dump` writes each of them into a directory of the checkpoint, and leaves it stopped
+ * until the others have been saved. In a restart `criu restore` makes it again, as a child of this process,
+ * before the program goes on. A process that has pipes or sockets is refused, and so is what CRIU refuses:
+ * then the checkpoint is given up, in its words. CRIU needs root, and the images must be where they were
+ * made. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -53,8 +55,9 @@ static int load(char* error, size_t size) {
   return 1;
 }
 
-/* Runs CRIU, also in the stop: only system calls. apart: in the running program, whose own wait(2) must not get to see CRIU's end: a
- * process between them has no exit signal, so that only __WALL finds it. (A process that executes a program gets SIGCHLD for one.) */
+/* Runs CRIU, also in the stop: only system calls. apart: in the running program, whose own wait(2) must not
+ * get to see CRIU's end: a process between them has no exit signal, so that only __WALL finds it. (A process
+ * that executes a program gets SIGCHLD for one.) */
 static int run_criu(const char* const* words, int apart) {
   static const char* const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL};
   int status = -1;

@@ -1,13 +1,14 @@
-/* A plug-in that lets clients connect again: connections to the servers that CKPT_RECONNECT names are made anew after a
- * restart, at the same descriptors, before the program goes on.
+/* A plug-in that lets clients connect again: connections to the servers that CKPT_RECONNECT names are made
+ * anew after a restart, at the same descriptors, before the program goes on.
  *
  *   cc -shared -fPIC -I /usr/include -o reconnect.so reconnect.c
  *   CKPT_RECONNECT=10.0.0.5:6379 ckpt run --plugins $PWD/reconnect.so -- ./client
  *
- * For servers that answer one request after the other (Redis, memcached, SMTP...). The client makes each request and its answer
- * a critical section (ckpt_rt_enter_critical), so no checkpoint finds one without the other. A server that wants to know
- * who speaks is told by the client: ckpt_rt_restarted() says that there was a restart. A server that is not there: the
- * connection stays reset, as without the plug-in. An epoll set loses the descriptor: add it again.
+ * For servers that answer one request after the other (Redis, memcached, SMTP...). The client makes each
+ * request and its answer a critical section (ckpt_rt_enter_critical), so no checkpoint finds one without the
+ * other. A server that wants to know who speaks is told by the client: ckpt_rt_restarted() says that there
+ * was a restart. A server that is not there: the connection stays reset, as without the plug-in. An epoll set
+ * loses the descriptor: add it again.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

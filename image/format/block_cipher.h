@@ -1,7 +1,8 @@
 // Blocks of an encrypted image: sealing and opening one (sealed_format.h), by libsodium.
 //
-// Owner:     image/format. Callers: the writer thread and the agent in the victim; readers. The functions used of
-//            libsodium are pure: no allocation, no lock, no state but the choice that prepare_ciphers() made.
+// Owner:     image/format. Callers: the writer thread and the agent in the victim; readers. The functions
+//            used of libsodium are pure: no allocation, no lock, no state but the choice that
+//            prepare_ciphers() made.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
 // The checksum of images: XXH3, 64 bits, seed 0, inlined so that nothing of a library is called. The same
 // value on every processor; one with AVX2 computes it in half of the time.
 //
-// Owner:     image/format. Header only but for checksum_by_avx2(); include it in .cc files only (it is large).
+// Owner:     image/format. Header only but for checksum_by_avx2(); include it in .cc files only (it is
+//            large).
 // Callers:   the victim's writer thread and the reader. No allocation, no state outside the arguments.
 #pragma once
 

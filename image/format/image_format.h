@@ -54,7 +54,8 @@ struct ParentImage {
   uint64_t chain_bytes;   // of all images below, the full one included
   uint32_t chain_length;  // images below, at most kMaxChainLength
   uint32_t reserved;
-  // Of the parent's file, in the same directory or in that of another checkpoint of the job (job::is_parent_in_job()).
+  // Of the parent's file, in the same directory or in that of another checkpoint of the job
+  // (job::is_parent_in_job()).
   char name[96];  // NUL-terminated, zeros behind
 };
 

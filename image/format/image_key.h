@@ -1,7 +1,8 @@
 // The key that encrypts and authenticates images (CKPT_KEY_FILE), and its file.
 //
-// Owner:     image/format. Callers: both halves; in the victim the agent only, for the time of one checkpoint, in
-//            memory that no image holds. Raw system calls, no allocation; 8 KiB of stack, wiped.
+// Owner:     image/format. Callers: both halves; in the victim the agent only, for the time of one
+//            checkpoint, in memory that no image holds. Raw system calls, no allocation; 8 KiB of stack,
+//            wiped.
 // Never:     taken from a file that somebody else could read or may have written.
 #pragma once
 

@@ -41,8 +41,8 @@ Error incompatible(const char* path, const char* what, uint64_t has, uint64_t wa
                     shown_path(path).text, what, has, wants);
 }
 
-// May an image of this sequence have this parent? The name must lead to a file beside the image, or to one of another
-// checkpoint of the same job, and nowhere else.
+// May an image of this sequence have this parent? The name must lead to a file beside the image, or to one of
+// another checkpoint of the same job, and nowhere else.
 bool possible_parent(const ParentImage& parent, uint64_t sequence) {
   if (parent.sequence == 0) return all_zero(reinterpret_cast<const uint8_t*>(&parent), sizeof(parent));
   size_t n = strnlen(parent.name, sizeof(parent.name));

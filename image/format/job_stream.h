@@ -5,11 +5,12 @@
 //   JobStreamFrame kWhole          of an entry: all of it was sent
 //   JobStreamFrame kEnd            nothing follows
 //
-// An entry is a file of the checkpoint's directory (job/format/job_name.h): the image of a process by its pid, or 0, the manifest,
-// which comes last. Images and manifest have checks of their own; a stream without kEnd was cut.
+// An entry is a file of the checkpoint's directory (job/format/job_name.h): the image of a process by its
+// pid, or 0, the manifest, which comes last. Images and manifest have checks of their own; a stream without
+// kEnd was cut.
 //
-// Owner: image/format. Callers: who writes a stream: job/capture and image/write/job_stream_output.h, in the program; who reads one:
-// ckpt-restart and ckpt.
+// Owner: image/format. Callers: who writes a stream: job/capture and image/write/job_stream_output.h, in the
+// program; who reads one: ckpt-restart and ckpt.
 #pragma once
 
 #include <cstdint>

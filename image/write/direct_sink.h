@@ -13,7 +13,8 @@
 // Pages:     each page at most once in an image; commit() fails if one came twice. Segments may come
 //            in any order; address order makes the longest extents. An extent joins neighbouring
 //            pages of different mappings: a reader must split it where it cares.
-// Parts:     each has one job, in image/write/sink/ and compress/; DirectSink opens and closes them, in order:
+// Parts:     each has one job, in image/write/sink/ and compress/; DirectSink opens and closes them, in
+//            order:
 //   MemoryWriter      segments become extents: gathered, held or compressed
 //     CompressionPlan   is the next extent compressed, how hard, with how many helpers
 //     StoredExtents     index, inherited runs, what is repeated

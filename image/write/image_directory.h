@@ -16,8 +16,8 @@
 namespace ckpt {
 
 // Opens the directory, making its last component with mode 0700 if it is missing. Refuses what is no
-// directory, belongs to someone else, may be written by group or others, or cannot be written by us. A path that
-// names a keeper (base/protocol/keeper_protocol.h) is the directory that it holds.
+// directory, belongs to someone else, may be written by group or others, or cannot be written by us. A path
+// that names a keeper (base/protocol/keeper_protocol.h) is the directory that it holds.
 Result<ScopedFd> open_image_directory(const char* path);
 // The same of one that is open.
 Result<void> check_image_directory(int fd, const char* path);

@@ -10,8 +10,9 @@
 //                                            with
 //
 // Owner:     image/write. Callers: the sink's thread only, in the victim.
-// Memory:    from the arena of start(), touched when it is needed: a table of 4 bytes a place, doubled whenever half
-//            of it is used, up to 262144 places; and, once something seems to repeat, up to 6 MiB.
+// Memory:    from the arena of start(), touched when it is needed: a table of 4 bytes a place, doubled
+//            whenever half of it is used, up to 262144 places; and, once something seems to repeat, up to 6
+//            MiB.
 // Never:     says repeated of what it has not compared; fails (what cannot be read back is stored again).
 #pragma once
 

@@ -8,15 +8,15 @@
 
 namespace ckpt {
 
-// How many names of that file are in such directories: beside the images in dir_fd, and in the jobs there. in_job:
-// dir_fd is a job's directory, and the images lie where that does.
+// How many names of that file are in such directories: beside the images in dir_fd, and in the jobs there.
+// in_job: dir_fd is a job's directory, and the images lie where that does.
 uint32_t count_saved_links(int dir_fd, bool in_job, uint64_t device, uint64_t inode);
 
 // Of one image. image: its name or path.
 void remove_saved_files(int dir_fd, const char* image);
 
-// Of images that are not there, neither whole nor unfinished, and that no program is about to write: it would have the directory
-// locked.
+// Of images that are not there, neither whole nor unfinished, and that no program is about to write: it would
+// have the directory locked.
 void remove_orphaned_saved_files(int dir_fd);
 
 }  // namespace ckpt

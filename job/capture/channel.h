@@ -35,7 +35,8 @@ bool receive_with_descriptor(int socket, void* to, size_t length, int* descripto
 // Reads exactly `bytes`. False: the other end is gone, or they have not come within 5 s.
 bool receive_exactly(int socket, void* to, size_t bytes);
 
-// Takes one message of a plug-in off `rest`, `bytes` with its padding. False: there is none, or the rest is damaged.
+// Takes one message of a plug-in off `rest`, `bytes` with its padding. False: there is none, or the rest is
+// damaged.
 bool take_post(std::span<const std::byte>& rest, Post& head, std::span<const std::byte>& bytes);
 Error no_room_for_mail();
 

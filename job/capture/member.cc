@@ -1,5 +1,5 @@
-// A member that is not the coordinator: it follows the coordinator's messages, and lets its threads go when none
-// comes in time.
+// A member that is not the coordinator: it follows the coordinator's messages, and lets its threads go when
+// none comes in time.
 #include <fcntl.h>
 #include <poll.h>
 
@@ -167,8 +167,8 @@ class MemberSession final : public Session {
     std::memcpy(failed.text, error.text, sizeof(failed.text));
     send_message(socket_, Step::kFailed, &failed, sizeof(failed));
   }
-  // The coordinator is gone, and the checkpoint was not complete: the first member that gets the lock removes its
-  // temporary directory.
+  // The coordinator is gone, and the checkpoint was not complete: the first member that gets the lock removes
+  // its temporary directory.
   void tidy() {
     if (!gone_ || !directory_.valid() || !try_lock(directory_.get())) return;
     remove_job_directory(directory_.get(), request_.temporary);
@@ -218,8 +218,8 @@ class MemberSession final : public Session {
     return judge(receive_message(socket_, until_ns, arena_, message), step, message);
   }
 
-  // Where threads stand until the end, another host may be left meanwhile. A process that cannot take its new sockets stands
-  // until it is ended: with some of them it must not go on.
+  // Where threads stand until the end, another host may be left meanwhile. A process that cannot take its new
+  // sockets stands until it is ended: with some of them it must not go on.
   Result<void> await_done() {
     for (;;) {
       Message message;

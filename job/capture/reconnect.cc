@@ -45,7 +45,8 @@ long carry_out(const ReconnectOrder& order, ScopedFd socket) {
   long r = 0;
   switch (order.what) {
     case What::kUnwatch:
-      // Another process that has the epoll as well may have done it, or the number has come to another file since.
+      // Another process that has the epoll as well may have done it, or the number has come to another file
+      // since.
       sys::call(__NR_epoll_ctl, order.epoll, EPOLL_CTL_DEL, order.fd, nullptr);
       return 0;
     case What::kClose:

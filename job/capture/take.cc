@@ -34,8 +34,8 @@ Result<void> lock(int directory, bool (*serve_joins)()) {
   return {};
 }
 
-// Waits, 1.3 s in all, for what is under way for a moment only: the program has to go on for it to pass, on a busy
-// machine until its processes have had their turns.
+// Waits, 1.3 s in all, for what is under way for a moment only: the program has to go on for it to pass, on a
+// busy machine until its processes have had their turns.
 class Waits {
  public:
   bool left() const { return count_ < kMost; }
@@ -114,7 +114,8 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
     if (!list_members(own_job.identity, this_process.pid, arena, members))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     CKPT_TRY(refuse_hidden_root(members));
-    // If other members came and went, this process is taken as a job of one, which holds the creation of processes.
+    // If other members came and went, this process is taken as a job of one, which holds the creation of
+    // processes.
     if (members.size() <= 1 && !had_company && !hosts) {
       auto result = take_alone(had_company, waits);
       if (!had_company || attempt == kAttempts) return result;

@@ -26,15 +26,17 @@ struct Report {
   uint32_t attempts = 0;
   int64_t pause_ns = 0;  // from the first thread stopped anywhere to the last that went on
   char path[1400] = {};  // of the checkpoint's directory
-  // Why no restart of it can be: of the first member of which that is so. Empty: none. Over several hosts: of this one.
+  // Why no restart of it can be: of the first member of which that is so. Empty: none. Over several hosts: of
+  // this one.
   char why_not_restartable[320] = {};
 };
-// On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members that
-// want us in their checkpoint; called while we wait for the lock of the directory. It returns false when the job is to
-// go back: then take() gives up.
+// On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members
+// that want us in their checkpoint; called while we wait for the lock of the directory. It returns false when
+// the job is to go back: then take() gives up.
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)());
 
-// An agent that was asked to join: base/protocol/control_protocol.h, kJoin. `socket` leads to the coordinator.
+// An agent that was asked to join: base/protocol/control_protocol.h, kJoin. `socket` leads to the
+// coordinator.
 void serve_join(int socket);
 
 }  // namespace ckpt::job

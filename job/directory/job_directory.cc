@@ -144,8 +144,8 @@ Result<ScopedFd> make_temporary(int directory, const JobName& name) {
 }
 
 Result<void> commit_directory(int directory, int temporary, const JobName& name) {
-  // Images of members that ended while they wrote them: nobody else removes those, and blocks are reserved for
-  // each.
+  // Images of members that ended while they wrote them: nobody else removes those, and blocks are reserved
+  // for each.
   scan_directory(temporary, [&](std::string_view entry) {
     if (entry.ends_with(".ckpt.tmp")) sys::call(__NR_unlinkat, temporary, entry.data(), 0L);
   });
@@ -228,8 +228,8 @@ Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t kee
   }
   std::sort(list.begin(), list.end(),
             [](const Checkpoint& a, const Checkpoint& b) { return a.sequence < b.sequence; });
-  // From the newest down: a checkpoint that stays keeps its parents, which are older, and increments go before what
-  // they are increments to.
+  // From the newest down: a checkpoint that stays keeps its parents, which are older, and increments go
+  // before what they are increments to.
   bool sure = true;  // which parents what stays has
   for (size_t i = list.size(); i-- > 0;) {
     const Checkpoint& one = list[i];

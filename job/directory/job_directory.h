@@ -13,14 +13,15 @@
 
 namespace ckpt::job {
 
-// flock(2) of the image directory: one job's checkpoint at a time. False: another process has it. On a file system
-// without locks every caller gets it.
+// flock(2) of the image directory: one job's checkpoint at a time. False: another process has it. On a file
+// system without locks every caller gets it.
 bool try_lock(int directory);
 
 // One more than the highest of all jobs' checkpoints there, unfinished ones included.
 Result<uint64_t> next_job_sequence(int directory);
 
-// The same of checkpoints that are streamed (CKPT_TO), of which nothing stays there but the number of the last, in a file.
+// The same of checkpoints that are streamed (CKPT_TO), of which nothing stays there but the number of the
+// last, in a file.
 Result<uint64_t> next_streamed_sequence(int directory);
 Result<void> note_streamed(int directory, uint64_t sequence);
 
@@ -37,9 +38,9 @@ uint32_t remove_dead_jobs(int directory);
 struct PrunedJobs {
   uint32_t removed = 0, kept = 0;
 };
-// Of the complete checkpoints of this job these stay: the newest `keep` (0: all), the parents of increments that
-// stay, and those that a reader holds. If an image that stays is damaged, or cannot be read without another key, all
-// older checkpoints stay.
+// Of the complete checkpoints of this job these stay: the newest `keep` (0: all), the parents of increments
+// that stay, and those that a reader holds. If an image that stays is damaged, or cannot be read without
+// another key, all older checkpoints stay.
 Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key);
 
 }  // namespace ckpt::job

@@ -1,5 +1,5 @@
-// A checkpoint that is read is not removed. Removing and reading exclude each other by a lock (flock) of the manifest, which is
-// removed first:
+// A checkpoint that is read is not removed. Removing and reading exclude each other by a lock (flock) of the
+// manifest, which is removed first:
 //   who removes   locks it alone, or lets it be; removes it, then the rest; then the lock is gone (prune_jobs())
 //   who reads     locks it with others, or is too late; looks whether it has its name still, or is too late
 //
@@ -11,8 +11,9 @@
 
 namespace ckpt::job {
 
-// path: of the checkpoint's directory. It stays, with all that its images are increments to, until the lock or the descriptor
-// is gone. kNotFound: it is being removed, or is. On a file system without locks nobody holds anything.
+// path: of the checkpoint's directory. It stays, with all that its images are increments to, until the lock
+// or the descriptor is gone. kNotFound: it is being removed, or is. On a file system without locks nobody
+// holds anything.
 Result<ScopedFd> hold_job(const char* path);
 void release_job(const ScopedFd& held);  // also where other processes have the descriptor
 

@@ -100,7 +100,8 @@ struct SharedOffer {
   uint32_t reserved;
 };
 
-// A message from a plug-in in one member to that in another (ckpt_rt_post()); `length` bytes follow, padded to 8.
+// A message from a plug-in in one member to that in another (ckpt_rt_post()); `length` bytes follow, padded
+// to 8.
 struct Post {
   char subject[32];
   // Of the receiver on its way to the coordinator, of the sender from there on. An empty host is this one.
@@ -108,7 +109,8 @@ struct Post {
   int32_t pid;
   uint32_t length;
 };
-// Without a subject it is for the coordinator: who saves the process `pid` (ckpt_rt_take_over()), with that name.
+// Without a subject it is for the coordinator: who saves the process `pid` (ckpt_rt_take_over()), with that
+// name.
 inline constexpr uint32_t kMostClaimBytes = 40;
 inline constexpr uint32_t kMostPostBytes = 4096, kMostPostedBytes = 64 << 10;
 // What one member may get in all rounds of a checkpoint.

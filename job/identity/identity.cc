@@ -83,7 +83,8 @@ bool export_identity(const Identity& identity) {
       fresh[n++] = environ[i];
       continue;
     }
-    // Go hands its children the list that the kernel made, whatever `environ` is: there the entry changes as well.
+    // Go hands its children the list that the kernel made, whatever `environ` is: there the entry changes as
+    // well.
     environ[i] = text;
     if (!placed) fresh[n++] = text;
     placed = true;

@@ -26,8 +26,8 @@ struct Identity {
   char directory[1200] = {};  // absolute: where checkpoints of the job go
 };
 
-// Reads the variable's value; nullptr: it is not set. False: it names no root and directory yet; then the id is read
-// from the digits, or made if there are none.
+// Reads the variable's value; nullptr: it is not set. False: it names no root and directory yet; then the id
+// is read from the digits, or made if there are none.
 bool read_identity(const char* value, Identity& identity);
 // Puts the variable into the environment that the program and all it starts will see. False: no memory.
 bool export_identity(const Identity& identity);

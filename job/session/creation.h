@@ -19,7 +19,8 @@ extern constinit FutexWord held, end_held;
 void wait_slowly(FutexWord& word);
 // Before a process is made. One load when nothing is held.
 inline void await() {
-  // relaxed: a process that is made because this read came too early is found when the members are listed again.
+  // relaxed: a process that is made because this read came too early is found when the members are listed
+  // again.
   if (held.load(std::memory_order_relaxed) != 0) wait_slowly(held);
 }
 // Before the process ends or executes another program.

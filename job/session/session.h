@@ -47,15 +47,15 @@ class Session {
   void reserve_ledger() {
     if (ledger.reserve()) own_memory[2] = ledger.own_range();
   }
-  // Ahead of all else, in a session with rounds: hands in what plug-ins of this process have posted, and returns when
-  // what is for them is delivered. True: another round follows.
+  // Ahead of all else, in a session with rounds: hands in what plug-ins of this process have posted, and
+  // returns when what is for them is delivered. True: another round follows.
   virtual Result<bool> exchange(std::span<const std::byte> posts) = 0;
   // Armed; the program runs. Returns when all members are, and creation of processes is held.
   virtual Result<void> prepared() = 0;
   // All threads of this process stand. Returns when those of all members do.
   virtual Result<void> standing() = 0;
-  // Of a job over several hosts: what this process sent to other hosts has arrived. Returns when that holds for all
-  // members on all hosts.
+  // Of a job over several hosts: what this process sent to other hosts has arrived. Returns when that holds
+  // for all members on all hosts.
   virtual Result<void> drained(std::span<const Bookmark> connections) = 0;
   // This process has sampled all that it shares with other members. Returns when all members have.
   // unreported: children that are stopped, which it was not told yet by wait(2).
@@ -79,8 +79,9 @@ class Session {
   bool born_meanwhile = false;   // again: a process was made past libc in the moment of the stop
   AddrRange own_memory[3] = {};  // in no image; the last is the ledger's
 
-  // Shared memory that members protect (docs/shared_memory.md). Set before prepared(): what this process maps, in
-  // memory that stays until then. After it: the ledger is joined if there is anything that all protect.
+  // Shared memory that members protect (docs/shared_memory.md). Set before prepared(): what this process
+  // maps, in memory that stays until then. After it: the ledger is joined if there is anything that all
+  // protect.
   bool can_share = false;
   std::span<const SharedOffer> offers;
   SharedLedger ledger;
@@ -106,8 +107,8 @@ class ScopedSession {
   ScopedSession& operator=(const ScopedSession&) = delete;
 };
 
-// A checkpoint of one process that was found alone in its job. If it has children when it stands, they were made
-// meanwhile: the checkpoint fails, and the job is taken with them.
+// A checkpoint of one process that was found alone in its job. If it has children when it stands, they were
+// made meanwhile: the checkpoint fails, and the job is taken with them.
 // may_repeat: another attempt may follow; so it fails as well for what is under way for a moment only.
 class ExpectAlone {
  public:
@@ -130,8 +131,8 @@ class ExpectAlone {
 // The hooks of a checkpoint run.
 Result<void> prepared();
 Result<void> standing(int64_t began_ns);
-// After standing(): the signal by which this process is stopped, which runs only for us (base/tracing/); 0: it is not
-// stopped. A process that was asked itself gets the answer from its asker, which traces it.
+// After standing(): the signal by which this process is stopped, which runs only for us (base/tracing/); 0:
+// it is not stopped. A process that was asked itself gets the answer from its asker, which traces it.
 int stop_signal();
 struct AskedWhileStopped {
   explicit AskedWhileStopped(int asker);  // the socket; -1: it is not stopped

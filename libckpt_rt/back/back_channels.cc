@@ -1,5 +1,5 @@
-// Going back as a member of a job: pipes, sockets and terminals that several members have a part in. `ckpt back`
-// names one of them for each thing that is to be done (cli/back/descriptors/channel_plan.h).
+// Going back as a member of a job: pipes, sockets and terminals that several members have a part in.
+// `ckpt back` names one of them for each thing that is to be done (cli/back/descriptors/channel_plan.h).
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -178,10 +178,11 @@ void BackRun::drain_all() {
   }
 }
 
-// A receiver with a small buffer takes little at a time, and a corked sender waits for more bytes. Where draining
-// takes long, both are changed until close_connections(). Not without need: a sender that has once seen a large
-// window later waits for more room than a small buffer ever has. SO_RCVLOWAT makes the buffer as large as it asks
-// for, beyond rmem_max and without a privilege, where the buffer is not locked (socket_tcp.cc).
+// A receiver with a small buffer takes little at a time, and a corked sender waits for more bytes. Where
+// draining takes long, both are changed until close_connections(). Not without need: a sender that has once
+// seen a large window later waits for more room than a small buffer ever has. SO_RCVLOWAT makes the buffer as
+// large as it asks for, beyond rmem_max and without a privilege, where the buffer is not locked
+// (socket_tcp.cc).
 void BackRun::open_connections() {
   constexpr int kMuch = 1 << 30;
   for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {

@@ -1,5 +1,5 @@
-// Going back: descriptors. A parked thread changes them, for it has the program's descriptor table; the agent has
-// its own. The limit on descriptors is the process's: the agent sets it.
+// Going back: descriptors. A parked thread changes them, for it has the program's descriptor table; the agent
+// has its own. The limit on descriptors is the process's: the agent sets it.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -75,8 +75,8 @@ void BackRun::raise_descriptor_limit() {
   sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &more, 0L);
 }
 
-// Enlarges a pipe that was larger now, before the commit, since the kernel may refuse it. (If the program does not go
-// back after all, a larger pipe does not harm it.)
+// Enlarges a pipe that was larger now, before the commit, since the kernel may refuse it. (If the program
+// does not go back after all, a larger pipe does not harm it.)
 void BackRun::enlarge_pipes_on_thread(void* self) {
   auto& run = *static_cast<BackRun*>(self);
   for (const BackDescriptorOp& op :
@@ -205,8 +205,8 @@ void BackRun::change_on_thread(void* self) {
     run.descriptor_at_ = static_cast<uint64_t>(op.fd);
     break;
   }
-  // All that was sent has arrived before the first barrier, and draining has gone on until then. What came last is
-  // taken out here, in the second part.
+  // All that was sent has arrived before the first barrier, and draining has gone on until then. What came
+  // last is taken out here, in the second part.
   if (run.part_ == 1) run.drain_all();
   for (uint32_t i = 0; run.part_ == 0 && i < run.head_.received; ++i) sys::call(__NR_close, run.received_[i]);
 }

@@ -31,8 +31,8 @@ Result<void> BackRun::hold() {
   return {};
 }
 
-// Born since the checkpoint: it has nothing to go back to. It stands until it is killed, or until all go on as
-// they were.
+// Born since the checkpoint: it has nothing to go back to. It stands until it is killed, or until all go on
+// as they were.
 Result<BackCost> BackRun::stand_by() {
   if (!arena_.reserve(16 << 20, 0)) return make_error(ExitCode::kInternal, ENOMEM, "no memory to stop");
   pid_ = sys::getpid();
@@ -45,8 +45,8 @@ Result<BackCost> BackRun::stand_by() {
   while (!reply.ok() && !answered_ && gate_.decided() != BackDecision::kOpen &&
          gate_.decided() != BackDecision::kGivenUp && !asker_is_gone())
     reply = hear_reply();
-  // Once files are being cut or the job has committed, this process must not go on. `ckpt back` kills it; if no word
-  // comes, it kills itself.
+  // Once files are being cut or the job has committed, this process must not go on. `ckpt back` kills it; if
+  // no word comes, it kills itself.
   if (!reply.ok() && !answered_ && !gate_.give_up() && gate_.decided() != BackDecision::kGivenUp) {
     gate_.fail();
     for (;;) sys::call(__NR_kill, pid_, SIGKILL);
@@ -82,8 +82,8 @@ Result<void> BackRun::commit_job() {
   die("hearing of the asker", -EPIPE, 0);
 }
 
-// draining: meanwhile takes out what others still send. This process comes to the barrier when all that it has sent
-// has arrived.
+// draining: meanwhile takes out what others still send. This process comes to the barrier when all that it
+// has sent has arrived.
 void BackRun::come_to(uint32_t barrier, bool draining) {
   constexpr int64_t kPatienceNs = 100'000'000, kDrainAgainNs = 1'000'000, kLookAgainNs = 50'000'000,
                     kLongestNs = 3600'000'000'000;  // another host may put back much memory first
@@ -112,8 +112,8 @@ void BackRun::drain_on_thread() {
       *threads_.executor(), [](void* self) { static_cast<BackRun*>(self)->drain_all(); }, this);
 }
 
-// Reaps children that were born since the checkpoint. `ckpt back` has killed them and waited for their end, and the
-// program does not know them. wait4(2) ignores children of other parents.
+// Reaps children that were born since the checkpoint. `ckpt back` has killed them and waited for their end,
+// and the program does not know them. wait4(2) ignores children of other parents.
 void BackRun::wait_for_ended() {
   for (int32_t pid : list<int32_t>(head_.ended, head_.ended_count)) {
     while (sys::call(__NR_wait4, pid, 0L, WNOHANG | __WALL, 0L) == -EINTR) {

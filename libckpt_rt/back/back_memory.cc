@@ -25,8 +25,8 @@ void BackRun::change_memory(bool late) {
   }
 }
 
-// Checks that the program can open the files that will be mapped again, with the rights that it has now, and that
-// they are the files that the asker has looked at.
+// Checks that the program can open the files that will be mapped again, with the rights that it has now, and
+// that they are the files that the asker has looked at.
 Result<void> BackRun::check_files() {
   for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
     if (op.kind != static_cast<uint32_t>(BackMemory::kMap) || op.path == 0) continue;
@@ -112,9 +112,9 @@ void BackRun::protect_again() {
   }
 }
 
-// The kernel copies, since a thread that writes to read-only memory would get a signal. The program's memory is the
-// local side of process_vm_readv(2), whose pages the kernel does not pin. Only pwrite(2) to /proc/thread-self/mem
-// reaches memory that is read-only or unreadable.
+// The kernel copies, since a thread that writes to read-only memory would get a signal. The program's memory
+// is the local side of process_vm_readv(2), whose pages the kernel does not pin. Only pwrite(2) to
+// /proc/thread-self/mem reaches memory that is read-only or unreadable.
 void BackRun::put(uint64_t address, const std::byte* from, uint64_t bytes) {
   cost_.bytes += bytes;
   if (!filtered_) {

@@ -1,9 +1,9 @@
 // Going back in place: the program becomes again what it was at a checkpoint, without ending (docs/back.md).
 //
 // The asker (`ckpt back`) reads the image and compares; BackRun carries out. While the program's memory is
-// replaced two threads run: the agent, on a stack and in an arena of ours, and the serving thread. The program's
-// threads are parked (parked_threads.h). The library's own data is put back last; meanwhile the agent serves the
-// faults itself (put_library_back()).
+// replaced two threads run: the agent, on a stack and in an arena of ours, and the serving thread. The
+// program's threads are parked (parked_threads.h). The library's own data is put back last; meanwhile the
+// agent serves the faults itself (put_library_back()).
 //
 //   prepare   program running: window, lists, what the watch knows
 //   stand     all threads stopped: what the program is now, as a META for the asker
@@ -13,8 +13,8 @@
 // A job has more stages in between: job_gate.h, back_job.cc.
 //
 // Owner:     libckpt_rt, back*.cc. Callers: the agent, one at a time.
-// Never:     uses the library's data between commit and the end, except where a comment says so. Allocates only
-//            from its arena.
+// Never:     uses the library's data between commit and the end, except where a comment says so. Allocates
+//            only from its arena.
 #pragma once
 
 #include "base/protocol/back_protocol.h"

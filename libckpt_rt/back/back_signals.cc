@@ -14,8 +14,8 @@ namespace ckpt {
 
 namespace {
 
-// Drops what has become pending since the checkpoint. The library's own signal stays, for an asker waits for it, and
-// so do the two of libc.
+// Drops what has become pending since the checkpoint. The library's own signal stays, for an asker waits for
+// it, and so do the two of libc.
 void take_all_pending(void* except) {
   const uint64_t wanted = ~*static_cast<const uint64_t*>(except);
   const timespec now{0, 0};

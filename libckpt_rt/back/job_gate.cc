@@ -35,8 +35,8 @@ AddrRange JobGate::range() const {
   return {start, start + kBackGateBytes};
 }
 
-// A member whose lock is free has closed its open file of the gate: before the last barrier only the end of its
-// process does that.
+// A member whose lock is free has closed its open file of the gate: before the last barrier only the end of
+// its process does that.
 bool JobGate::somebody_died(uint32_t barrier) const {
   for (uint32_t i = 0; i < gate_->members; ++i) {
     if (i == member_ || gate_->passed[i].load() >= barrier) continue;

@@ -1,8 +1,9 @@
 // Threads of the program that have left their stacks, while the memory under them is put back.
 //
-// A stopped thread stands in our signal handler, on a stack of the program. A parked thread waits on a stack of
-// ours and touches nothing else: no memory of the program, no thread-local storage, no word of the library's
-// data. Its rseq area, robust list and clear_child_tid are taken from the kernel, which would write to them.
+// A stopped thread stands in our signal handler, on a stack of the program. A parked thread waits on a stack
+// of ours and touches nothing else: no memory of the program, no thread-local storage, no word of the
+// library's data. Its rseq area, robust list and clear_child_tid are taken from the kernel, which would write
+// to them.
 //
 //   stopped ──park()──► parked ──unpark()──► stopped              nothing has happened
 //                          │ ──end_others()──► gone               born since the checkpoint
@@ -33,7 +34,8 @@ class ParkedThreads {
     std::byte* stack_top = nullptr;
   };
 
-  // Room in the list for this many threads, before the stop. park() and create() take the stacks from the arena.
+  // Room in the list for this many threads, before the stop. park() and create() take the stacks from the
+  // arena.
   Result<void> reserve(Arena& arena, size_t threads);
   // All that are in the list of stopped ones.
   Result<void> park(ThreadSlot* first, int leader);

@@ -1,8 +1,8 @@
-// The part of the library's data that belongs to this machine and this moment, not to the program. `ckpt back` puts
-// back the library's data of the checkpoint; PresentState keeps this part as it is.
+// The part of the library's data that belongs to this machine and this moment, not to the program.
+// `ckpt back` puts back the library's data of the checkpoint; PresentState keeps this part as it is.
 //
-// Owner:     BackRun, in its arena. Callers: the agent, while the program's threads are parked and it serves the
-//            faults of a watch itself: no other thread uses the library's data then.
+// Owner:     BackRun, in its arena. Callers: the agent, while the program's threads are parked and it serves
+//            the faults of a watch itself: no other thread uses the library's data then.
 // Rule:      all that restart_entry.cc resets is saved here, or reset here too.
 #pragma once
 

@@ -17,8 +17,8 @@ struct LostChild {
   char name[16];
 };
 
-// Without children that send no signal at their end, as processes that our threads make. Empty also where the kernel
-// does not list children.
+// Without children that send no signal at their end, as processes that our threads make. Empty also where the
+// kernel does not list children.
 std::span<const LostChild> list_children(Arena& arena);
 
 }  // namespace ckpt

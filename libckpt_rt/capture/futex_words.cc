@@ -148,8 +148,8 @@ void note_exit(const void* word) {
 }
 
 Hold::Hold(AddrRange range) {
-  // Both seq_cst, with note_first_time(): a thread that finds the new end finds the new start, and one that finds
-  // neither has noted its word in time.
+  // Both seq_cst, with note_first_time(): a thread that finds the new end finds the new start, and one that
+  // finds neither has noted its word in time.
   held_start.store(range.start.value, std::memory_order_seq_cst);
   held_end.store(range.end.value, std::memory_order_seq_cst);
 }

@@ -16,7 +16,8 @@
 //
 // Ahead of the stop (arming.h) only what was noted is known, and it is known in time: the agent names the
 // range that it is about to protect (Hold) and then looks for noted words in it; a thread notes its word,
-// waits while a Hold covers it, and makes the page writable. The second of the two sees what the first has done.
+// waits while a Hold covers it, and makes the page writable. The second of the two sees what the first has
+// done.
 //
 // At a restart whose memory comes while the program runs, the same words must be there before it does: these
 // calls cannot wait for a missing page either (load).

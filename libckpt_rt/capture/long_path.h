@@ -1,4 +1,5 @@
-// The path of a directory that has more bytes than the kernel tells (4,095): found from below, a name at a time.
+// The path of a directory that has more bytes than the kernel tells (4,095): found from below, a name at a
+// time.
 //
 // Owner:     libckpt_rt. Callers: the agent.
 // Source:    readlink(2) of /proc/PID/cwd: ENAMETOOLONG.
@@ -11,7 +12,8 @@
 
 namespace ckpt {
 
-// link: of /proc, to a directory. A directory that is removed: a path that ends as the kernel's does, with " (deleted)".
+// link: of /proc, to a directory. A directory that is removed: a path that ends as the kernel's does, with "
+// (deleted)".
 Result<std::string_view> long_path_of(Arena& arena, const char* link);
 
 }  // namespace ckpt

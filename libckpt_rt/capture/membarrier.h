@@ -8,8 +8,8 @@
 
 namespace ckpt {
 
-// MEMBARRIER_CMD_REGISTER_*, or'ed. Kernels before 6.3 do not tell: they are asked for the barriers, which they refuse
-// to a process that is not registered.
+// MEMBARRIER_CMD_REGISTER_*, or'ed. Kernels before 6.3 do not tell: they are asked for the barriers, which
+// they refuse to a process that is not registered.
 uint32_t membarrier_registrations();
 void register_for_membarrier(uint32_t registrations);
 

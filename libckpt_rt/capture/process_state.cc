@@ -61,8 +61,8 @@ void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
   mm.env_end = f[51 - 4];
 }
 
-// No call tells whether mlockall(MCL_FUTURE) is on. A new mapping shows it: locked memory cannot be given back
-// (MADV_DONTNEED), and is there at once unless it is locked on fault.
+// No call tells whether mlockall(MCL_FUTURE) is on. A new mapping shows it: locked memory cannot be given
+// back (MADV_DONTNEED), and is there at once unless it is locked on fault.
 int future_locks() {
   const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
@@ -160,8 +160,8 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   ProcessRecord& p = facts.process;
   p.pid = sys::getpid();
 
-  // Not our own thread's: its directory and umask are a copy from when it was started. The first thread's, unless that
-  // has ended: another may have a directory of its own (unshare(2)).
+  // Not our own thread's: its directory and umask are a copy from when it was started. The first thread's,
+  // unless that has ended: another may have a directory of its own (unshare(2)).
   char path[64];
   const int first = leader_exited ? tid : sys::getpid();
   auto of_thread = [&](const char* name) {

@@ -79,8 +79,8 @@ void capture_process_state_stopped(const ProcessTexts& texts,
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);
-// Restart, in the leader, when nothing more is mapped for us and while it still has its rights. LibraryNotes of what
-// could not be set.
+// Restart, in the leader, when nothing more is mapped for us and while it still has its rights. LibraryNotes
+// of what could not be set.
 uint32_t restore_process_settings(const ProcessState& state);
 
 }  // namespace ckpt

@@ -64,7 +64,8 @@ Result<void> list_timers(std::string_view all, ProcessTimers& timers) {
     t.clock = static_cast<int32_t>(v[0]);
     ++timers.count;
   }
-  // Kernels before 6.15 list the newest first. A restart without the newer prctl makes them as the ids count up.
+  // Kernels before 6.15 list the newest first. A restart without the newer prctl makes them as the ids count
+  // up.
   std::sort(timers.list, timers.list + timers.count,
             [](const PosixTimerRecord& a, const PosixTimerRecord& b) { return a.id < b.id; });
   return {};

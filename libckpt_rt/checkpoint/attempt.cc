@@ -191,8 +191,8 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   Result<void> result = run_all(attempt, back_end);
   // After a success nearly nothing of this is left to do.
   back_end.release_faults();
-  // After a failure sockets are still set to send at once, for the stop, and ends of pipes that wait in them are open: the program
-  // must not see that.
+  // After a failure sockets are still set to send at once, for the stop, and ends of pipes that wait in them
+  // are open: the program must not see that.
   attempt.capture.descriptors.close_in_flight();
   attempt.capture.descriptors.hold_back_senders();
   // Before anything that waits for threads of the program: faults are still let go.

@@ -2,9 +2,10 @@
 //
 // Owner:     PendingImage, on the agent's stack: the kernel writes to a thread's word when it ends, and that
 //            memory is never protected.
-// Callers:   start() by the thread that writes (writer, agent, or a forked child), after the image's stop; hold(),
-//            let_start() and join() by the agent. They are gone before the agent is: no fork() or unshare() of
-//            the program meets them, and no stop but the one that ends the guard, which holds them.
+// Callers:   start() by the thread that writes (writer, agent, or a forked child), after the image's stop;
+//            hold(), let_start() and join() by the agent. They are gone before the agent is: no fork() or
+//            unshare() of the program meets them, and no stop but the one that ends the guard, which holds
+//            them.
 #pragma once
 
 #include <span>
@@ -22,8 +23,8 @@ class CompressionThreads final : public HelperThreads {
   bool start(void (*fn)(void*), void* arg) override;
   void join() override;
   static constexpr uint32_t kMost = 3;
-  // For a stop that counts the threads of the process: none is started until let_start(). The ids of those that
-  // there are, for as long; `ids` has room for kMost.
+  // For a stop that counts the threads of the process: none is started until let_start(). The ids of those
+  // that there are, for as long; `ids` has room for kMost.
   std::span<const int> hold(std::span<int> ids);
   void let_start() { lock_.unlock(); }
   // Of those that were joined.

@@ -24,8 +24,8 @@ namespace {
 constexpr int kFirstFd = 10;  // above those that the command gets
 constexpr int kPipeBytes = 1 << 20;
 constexpr size_t kStack = 32 << 10;
-// How long a command that has closed its input may take to end before the checkpoint is given up without its status, and
-// one that was asked to end (SIGTERM) before it is killed.
+// How long a command that has closed its input may take to end before the checkpoint is given up without its
+// status, and one that was asked to end (SIGTERM) before it is killed.
 constexpr int64_t kEndsMs = 100, kPatienceMs = 5000;
 
 // Kept from the program's start; in an image like any other memory.
@@ -239,8 +239,8 @@ Result<void> ImageCommand::await_launch() {
 bool ImageCommand::ends_within(int64_t ms) const {
   if (nanny_ == 0) return true;
   const long fd = sys::call(__NR_pidfd_open, nanny_, 0L);
-  // An older kernel, or a filter that forbids it: wait_for_end() then waits as long as it takes. A command that was just
-  // asked to end must not be killed for that.
+  // An older kernel, or a filter that forbids it: wait_for_end() then waits as long as it takes. A command
+  // that was just asked to end must not be killed for that.
   if (sys::failed(fd)) return true;
   const ScopedFd pidfd(static_cast<int>(fd));
   const int64_t until = now_ns() + ms * 1'000'000;
@@ -295,8 +295,8 @@ void ImageCommand::remove() {
 
 Error ImageCommand::explain(const Error& error) {
   if (error.sys_errno != EPIPE || nanny_ == 0) return error;
-  // Nobody reads any more: this image is lost. The command has ended, or is just about to, but it may also live on.
-  // It is not waited for then: threads of the program may wait for buffers of this image.
+  // Nobody reads any more: this image is lost. The command has ended, or is just about to, but it may also
+  // live on. It is not waited for then: threads of the program may wait for buffers of this image.
   pipe_.reset();
   if (!ends_within(kEndsMs)) {
     return make_error(ExitCode::kIo, EPIPE, "{}: the command of CKPT_TO reads no more, and has not ended: {}",

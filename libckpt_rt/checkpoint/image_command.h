@@ -15,7 +15,8 @@
 //            ignored; umask 077; the program's working directory; the log of the image directory (or
 //            /dev/null) as output.
 // Given up:  an image that is not finished ends the command by SIGTERM before its input ends, so that it
-//            does not take half an image for a whole one. If the program dies its input ends early: the trailer is missing.
+//            does not take half an image for a whole one. If the program dies its input ends early: the
+//            trailer is missing.
 #pragma once
 
 #include "base/memory/arena.h"
@@ -41,7 +42,8 @@ class ImageCommand final : public ImageOutput {
   };
   // Starts the command. dir_fd: where the log is.
   Result<void> start(const char* command, const Facts& facts, int dir_fd, Arena& arena);
-  // The same in three steps, of which the second takes microseconds: from the first on fd() can be written to.
+  // The same in three steps, of which the second takes microseconds: from the first on fd() can be written
+  // to.
   Result<void> prepare(const char* command, const Facts& facts, int dir_fd, Arena& arena);
   Result<void> launch();
   Result<void> await_launch();

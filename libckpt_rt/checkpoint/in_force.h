@@ -1,5 +1,6 @@
-// What is in force in a checkpoint, where that may differ from what the user has set (core/settings/user_settings.h):
-// sizes that were chosen, and settings that this mode, this kernel or this program cannot serve.
+// What is in force in a checkpoint, where that may differ from what the user has set
+// (core/settings/user_settings.h): sizes that were chosen, and settings that this mode, this kernel or this
+// program cannot serve.
 //
 // Owner:     an attempt has its own; what the newest had is kept for `ckpt stat`, in the library's data, with
 //            the size of segments with which the next one begins. An image holds both.

@@ -22,9 +22,9 @@ namespace ckpt::preparation {
 
 namespace {
 
-// An order is a number that grows, times 8, and the kind of callback. The agent gives one when the one before is done; so
-// in every image the program's thread in ckpt_rt_serve() waits for the next. (In this file "serving" means that thread,
-// not the one that serves faults.)
+// An order is a number that grows, times 8, and the kind of callback. The agent gives one when the one before
+// is done; so in every image the program's thread in ckpt_rt_serve() waits for the next. (In this file
+// "serving" means that thread, not the one that serves faults.)
 //
 //   agent                     thread in ckpt_rt_serve()
 //   order = n | PREPARE  -->  callbacks
@@ -121,8 +121,8 @@ CKPT_START_PATH void library_started() {
 }
 
 int serve() {
-  // The loader of plug-ins is behind us in LD_PRELOAD, so its constructor runs first, and its thread may be here before
-  // ours has.
+  // The loader of plug-ins is behind us in LD_PRELOAD, so its constructor runs first, and its thread may be
+  // here before ours has.
   while (started.load(std::memory_order_acquire) == 0) futex_wait(started, 0);
   if (!this_process.active) return CKPT_RT_NOT_LOADED;
   const uint64_t ours = 1ull << (own_signal.number - 1);

@@ -1,9 +1,10 @@
-// What plug-ins and the program do ahead of a checkpoint, on a thread that they have given for it (ckpt_rt_serve()), and
-// the messages that they exchange there (ckpt_rt_post()).
+// What plug-ins and the program do ahead of a checkpoint, on a thread that they have given for it
+// (ckpt_rt_serve()), and the messages that they exchange there (ckpt_rt_post()).
 //
-// Owner:     libckpt_rt. Callers: serve() and post(): threads of the program, outside of handlers. Preparation and
-//            deliver(): the agent, one checkpoint at a time. next(): anywhere.
-// Why a thread of the program's: libc does not know the agent, so nothing that calls libc can run there; and a thread
+// Owner:     libckpt_rt. Callers: serve() and post(): threads of the program, outside of handlers.
+//            Preparation and deliver(): the agent, one checkpoint at a time. next(): anywhere.
+// Why a thread of the program's: libc does not know the agent, so nothing that calls libc can run there; and
+// a thread
 //            that is stopped in a handler may hold any lock of libc.
 // Waits:     the agent for that thread, at most CKPT_PREPARE_TIMEOUT in each round. Nobody stands meanwhile.
 #pragma once
@@ -27,7 +28,8 @@ int take_over(int pid, const char* who);
 int directory(char* now, char* later, size_t size);
 int next(const char* subject, uint32_t* position, ckpt_rt_message& message);
 
-// Is there any callback for the thread in ckpt_rt_serve(): ahead of a checkpoint, at its end, or after a restart?
+// Is there any callback for the thread in ckpt_rt_serve(): ahead of a checkpoint, at its end, or after a
+// restart?
 bool wanted();
 // Messages for this process, as they come: Post and bytes. False: there is no room.
 bool deliver(std::span<const std::byte> posts);

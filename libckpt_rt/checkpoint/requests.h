@@ -1,6 +1,7 @@
 // Requests that wait for the agent, which entry/agent.h starts and runs.
 //
-// Owner:     libckpt_rt. Callers: entry/agent.cc, which alone queues and serves; reset() and what follows: see there.
+// Owner:     libckpt_rt. Callers: entry/agent.cc, which alone queues and serves; reset() and what follows:
+//            see there.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct OwnRequest {
 struct Request {
   uint64_t cookie = 0;  // of `ckpt now`/`ckpt stat`; 0: the interval timer or the program
   OwnRequest* own = nullptr;
-  // The signal of kill(2) carries no cookie. If an asker without a cookie waits (base/protocol/control_protocol.h),
-  // it is taken for the sender.
+  // The signal of kill(2) carries no cookie. If an asker without a cookie waits
+  // (base/protocol/control_protocol.h), it is taken for the sender.
   bool without_cookie = false;
   bool checkpoint = true;  // without_cookie: take a checkpoint when no asker waits
   int moves_signal = 0;    // not 0: no checkpoint, but another signal than this one (moved_signal.h)
@@ -49,11 +50,12 @@ extern AgentWords words;
 
 // In a child: the parent had no agent, and no request waited.
 bool is_idle();
-// Restart, forked child: no agent exists. In a restart the program's own requests are answered: the one that the
-// image was taken for, and those that waited.
+// Restart, forked child: no agent exists. In a restart the program's own requests are answered: the one that
+// the image was taken for, and those that waited.
 void reset(uint32_t generation);
 // Around putting the program's memory back while the agent runs (docs/back.md): what is waiting stays, and
-// the program's own requests of the checkpoint are answered. Called by the agent, the program's threads parked.
+// the program's own requests of the checkpoint are answered. Called by the agent, the program's threads
+// parked.
 struct WaitingRequests {
   Request ring[kRing];
   uint32_t head, count;

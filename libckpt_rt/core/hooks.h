@@ -1,6 +1,6 @@
-// What the interposed calls ask of the floors above them: of a stop, of protected memory and of the agent. Small on
-// purpose: an interposed call knows nothing of a checkpoint but this. (What it notes for the next one, as the rings, timers
-// and locks that a program has, it notes in libckpt_rt/capture, which lies below.)
+// What the interposed calls ask of the floors above them: of a stop, of protected memory and of the agent.
+// Small on purpose: an interposed call knows nothing of a checkpoint but this. (What it notes for the next
+// one, as the rings, timers and locks that a program has, it notes in libckpt_rt/capture, which lies below.)
 //
 // Owner:     declared by interposition, defined by the library's start-up (tests define their own).
 // Callers:   threads of the program inside an interposed call, at any moment, also before the library's
@@ -21,8 +21,8 @@ extern std::atomic<int> checkpoint_signal;
 // The program is about to use that signal for itself. When it returns, ours is another one, if that could be.
 // Not called in a child of vfork. May take as long as a checkpoint that is under way.
 void yield_signal();
-// The program's handler of a signal that was ours before is about to run. True: an asker had looked just before the move, and
-// its request was taken; the program is to see nothing of it.
+// The program's handler of a signal that was ours before is about to run. True: an asker had looked just
+// before the move, and its request was taken; the program is to see nothing of it.
 bool took_late_request(void* information, void* context);
 // Our own handler of the checkpoint signal, which stays at a number that was given up until the program puts
 // one there. 0: none yet.
@@ -72,7 +72,8 @@ void before_user(uint32_t user);
 void begin_strict();
 void end_strict();
 
-// The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them back.
+// The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them
+// back.
 void note_keyring();
 // It has forbidden itself access to files (landlock).
 void note_landlock();
@@ -83,8 +84,8 @@ struct RseqArea {
 };
 // Of the calling thread; what was noted before.
 RseqArea note_rseq(const RseqArea& area);
-// It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in the process,
-// also in a table of the agent.
+// It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in
+// the process, also in a table of the agent.
 void note_queue_notice();
 void note_namespaces(int left);
 // A thread waits for its own children alone (__WNOTHREAD).

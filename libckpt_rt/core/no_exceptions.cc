@@ -6,8 +6,8 @@
 
 #include "libckpt_rt/core/preload_rules.h"
 
-// The unwinder, linked in and never run, looks at these to see whether there are threads. Not every glibc has them in
-// libc.so.6. Hidden and not defined, they are null in all of the library.
+// The unwinder, linked in and never run, looks at these to see whether there are threads. Not every glibc has
+// them in libc.so.6. Hidden and not defined, they are null in all of the library.
 extern "C" {
 [[gnu::weak]] int ckpt_no_once() __asm__("pthread_once");
 [[gnu::weak]] int ckpt_no_key() __asm__("__pthread_key_create");

@@ -62,8 +62,8 @@ void end_with_the_program() {
     sys::call(__NR_exit_group, leader.wait_status >> 8);
 }
 
-// An agent that has waited, or has served somebody, has the rights of the moment when it was started. The program may have
-// given some up since: user, groups, capabilities, the root of its files.
+// An agent that has waited, or has served somebody, has the rights of the moment when it was started. The
+// program may have given some up since: user, groups, capabilities, the root of its files.
 bool has_rights_of_the_program() {
   constexpr std::string_view kRights[] = {
       "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"};

@@ -34,8 +34,8 @@ namespace ckpt {
 
 namespace {
 
-// A child of clone(CLONE_VM): the page is its parent's, which is new itself. False where a filter (seccomp) may kill a
-// process that asks.
+// A child of clone(CLONE_VM): the page is its parent's, which is new itself. False where a filter (seccomp)
+// may kill a process that asks.
 bool shares_memory_with_parent() {
   return !is_filtered() && sys::call(__NR_kcmp, sys::getpid(), static_cast<int>(sys::call(__NR_getppid)),
                                      long{KCMP_VM}, 0L, 0L) == 0;

@@ -10,9 +10,10 @@
 // not the new one. Where all are in use ours stays, and the program's use of it stays without effect, which
 // the log says.
 //
-// `ckpt` finds the number in the name of a mapping (base/protocol/control_protocol.h). An asker that has looked just
-// before the move sends the old number: our handler stays there, and takes cookies. When the program has set its own, what another
-// process sends with a cookie in the seconds after the move is still taken for an asker's (took()): top(1) ends at any signal.
+// `ckpt` finds the number in the name of a mapping (base/protocol/control_protocol.h). An asker that has
+// looked just before the move sends the old number: our handler stays there, and takes cookies. When the
+// program has set its own, what another process sends with a cookie in the seconds after the move is still
+// taken for an asker's (took()): top(1) ends at any signal.
 #pragma once
 
 namespace ckpt::moved_signal {

@@ -88,7 +88,8 @@ CKPT_FORK_PATH void before_fork() {
   // Not again: after each fork the page that is written to is copied.
   if (!has_forked.load(std::memory_order_relaxed)) has_forked.store(true, std::memory_order_seq_cst);
   fork_hold::begin();
-  // Behind it: who stands in a stop, and has looked in vain here, is counted (HandlerBackEnd::agree_on_shared).
+  // Behind it: who stands in a stop, and has looked in vain here, is counted
+  // (HandlerBackEnd::agree_on_shared).
   if (copying()) release_guard::before_sharing();
 }
 
@@ -199,8 +200,9 @@ void found_job() {
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
-// A sanitizer's run time has replaced memcpy and the like, and knows nothing of our threads: the first checkpoint would
-// end the program. `ckpt run` refuses such programs; what they start, or what is started without it, is left alone.
+// A sanitizer's run time has replaced memcpy and the like, and knows nothing of our threads: the first
+// checkpoint would end the program. `ckpt run` refuses such programs; what they start, or what is started
+// without it, is left alone.
 bool is_sanitized() {
   for (const char* mark : {"__tsan_init", "__asan_init", "__msan_init"}) {
     if (dynamic_linker::find(RTLD_DEFAULT, mark) != nullptr) return true;
@@ -212,7 +214,8 @@ struct ThenStarted {
   ~ThenStarted() { preparation::library_started(); }
 };
 
-// That of the first thread, which runs the constructors but for a library that is loaded later (dlopen). 7 us less than /proc.
+// That of the first thread, which runs the constructors but for a library that is loaded later (dlopen). 7 us
+// less than /proc.
 void name_process() {
   static_assert(sizeof(this_process.name) >= 16, "PR_GET_NAME writes 16 bytes");
   if (sys::gettid() == this_process.pid && sys::call(__NR_prctl, PR_GET_NAME, this_process.name) == 0) return;

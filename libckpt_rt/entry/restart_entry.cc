@@ -62,7 +62,8 @@ namespace {
 //   leader   one thread for each slot, with its tid  kThreads
 //   leader   timers (they may name threads)          kTimers
 //   leader   settings of the process, created = 1
-//   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1), ready += 1
+//   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1),
+//   ready += 1
 //   leader   own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
 //   leader   pending signals, the program's own functions    without a job kThreadState, then kGo
@@ -222,8 +223,8 @@ void wait_for_job() {
   sys::call(__NR_close, restart.args.go_fd);
 }
 
-// The signal's number is what the parent is told. In a group without a parent in another group of the session the
-// kernel drops all but SIGSTOP.
+// The signal's number is what the parent is told. In a group without a parent in another group of the session
+// the kernel drops all but SIGSTOP.
 void stop_by(int signal) {
   const long parent = sys::call(__NR_getppid);
   const bool may_choose = sys::call(__NR_getsid, parent) == sys::call(__NR_getsid, 0L) &&
@@ -353,14 +354,15 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.threads = 0;
   restart.notes.store(0, std::memory_order_relaxed);
   restart.dumpable = sys::call(__NR_prctl, PR_GET_DUMPABLE, 0L, 0L, 0L, 0L) == 1;
-  // Until all threads have given up what ckpt-restart may do (release_all): whoever may trace one of them that has could use
-  // the others by their common memory.
+  // Until all threads have given up what ckpt-restart may do (release_all): whoever may trace one of them
+  // that has could use the others by their common memory.
   if ((args->set_capabilities & kSetsCapabilities) != 0)
     sys::call(__NR_prctl, PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
   for (FutexWord* w : {&restart.created, &restart.rings, &restart.rings_made, &restart.ready, &restart.go})
     w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
-  // The image is of a library that lay elsewhere, or the restorer has mapped it elsewhere: nothing below can be trusted.
+  // The image is of a library that lay elsewhere, or the restorer has mapped it elsewhere: nothing below can
+  // be trusted.
   if (args->restart_state != reinterpret_cast<uint64_t>(&this_process))
     fail(RestartStage::kSignals, -EFAULT, 0);
   reset_library();

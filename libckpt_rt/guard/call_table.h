@@ -1,4 +1,5 @@
-// What the kernel writes to in each system call whose arguments say it in a way common to many: one line a call.
+// What the kernel writes to in each system call whose arguments say it in a way common to many: one line a
+// call.
 //
 // Owner: libckpt_rt. Header only. Callers: guard/calls.cc. Source: see calls.h.
 #pragma once

@@ -1,5 +1,5 @@
-// Fault back end in-thread: a userfaultfd with UFFD_FEATURE_SIGBUS. It is in the program's descriptor table, at
-// a high number, as long as the guard is open: the thread that faults unprotects by it.
+// Fault back end in-thread: a userfaultfd with UFFD_FEATURE_SIGBUS. It is in the program's descriptor table,
+// at a high number, as long as the guard is open: the thread that faults unprotects by it.
 //
 // Owner:     one checkpoint. Callers: as of GuardedMemory.
 #pragma once

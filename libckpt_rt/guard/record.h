@@ -25,8 +25,8 @@ class GuardedMemory;
 namespace ckpt::guard {
 
 inline constexpr uint64_t kBlockBytes = 64 << 10;
-// Threads that write go one after the other through the guard's turn. With 2,000 a checkpoint takes 0.5 s on two
-// processors; with 4,000 one in ten is given up, because a thread waits for its turn for longer than
+// Threads that write go one after the other through the guard's turn. With 2,000 a checkpoint takes 0.5 s on
+// two processors; with 4,000 one in ten is given up, because a thread waits for its turn for longer than
 // CKPT_STOP_TIMEOUT (docs/limits.md).
 inline constexpr uint32_t kMostThreads = 2048;
 inline constexpr uint64_t kGateBytes = 16;
@@ -121,8 +121,8 @@ bool make_writable(AddrRange range);
 // Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return.
 // shown: where the program stands meanwhile. take_off: the thread was under guard already.
 void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off = true);
-// The alternate stack in this frame is the program's again, for the kernel to take. Of a thread that never set one the
-// kernel reports flags 0, which it does not take back: ours would stay.
+// The alternate stack in this frame is the program's again, for the kernel to take. Of a thread that never
+// set one the kernel reports flags 0, which it does not take back: ours would stay.
 void show_program_stack(const ThreadRecord& record, ucontext_t* frame);
 // The frame as it would be without the guard.
 void take_guard_off(ThreadRecord& record, ucontext_t* frame);

@@ -11,8 +11,8 @@ namespace ckpt::guard {
 // kWait: the call is unknown, or its arguments do not tell.
 Verdict special_outputs(long nr, const long* args, Outputs& out);
 
-// The call writes to a file of /proc: it may be the memory of a process, of this one too, where the kernel writes whatever is
-// protected. What the file is called does not tell which process it is of.
+// The call writes to a file of /proc: it may be the memory of a process, of this one too, where the kernel
+// writes whatever is protected. What the file is called does not tell which process it is of.
 bool writes_to_proc(long nr, const long* args);
 
 }  // namespace ckpt::guard

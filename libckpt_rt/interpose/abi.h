@@ -5,7 +5,8 @@
 // pthread_cancel() interrupts it, and act on a request that is pending when they are entered. A
 // CancellationPoint does the same through the public pthread_setcanceltype(), which acts on a pending
 // request by itself. It costs two compare-and-swaps, as in libc, and nothing while the process never had a
-// second thread (glibc 2.32 and later tell that). The unwinder passes our frames by their unwind tables; nothing in them needs undoing.
+// second thread (glibc 2.32 and later tell that). The unwinder passes our frames by their unwind tables;
+// nothing in them needs undoing.
 #pragma once
 
 #include <errno.h>

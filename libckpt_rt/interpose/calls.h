@@ -1,7 +1,8 @@
 // The interposed system calls themselves, shared by libc's names for them and by syscall(2): results are
 // the kernel's, arguments those of the system call, no cancellation, no errno.
 //
-// Owner:     libckpt_rt/interpose. Inline, but for those at the end: process/namespaces.cc, process/prctl.cc; and bind().
+// Owner:     libckpt_rt/interpose. Inline, but for those at the end: process/namespaces.cc, process/prctl.cc;
+//            and bind().
 // Callers:   threads of the program.
 #pragma once
 
@@ -68,7 +69,8 @@ inline long ppoll(pollfd* fds, unsigned long n, timespec* timeout, const void* m
   return r;
 }
 
-// The timeout of select(2), which may have a million microseconds and more. False: none that the kernel takes.
+// The timeout of select(2), which may have a million microseconds and more. False: none that the kernel
+// takes.
 inline bool to_timespec(const timeval& from, timespec& to) {
   constexpr long kMicroseconds = 1'000'000;
   if (from.tv_sec < 0 || from.tv_usec < 0) return false;
@@ -220,8 +222,8 @@ inline long connect(int fd, const void* address, uint32_t length) {
   InterruptibleCall c(__NR_connect, fd, word(addresses::to_machine(address, length, copy)), length);
   c.with_socket_timeout(Timeout::kSocketSend);
   const long result = c.run();
-  // The connection was made while the thread stood. The kernel in which this call was interrupted would say 0. In a
-  // restarted process the socket is made anew, connected, and the kernel knows of no call.
+  // The connection was made while the thread stood. The kernel in which this call was interrupted would say
+  // 0. In a restarted process the socket is made anew, connected, and the kernel knows of no call.
   return result == -EISCONN && c.resumed != Resumed::kNo ? 0 : result;
 }
 

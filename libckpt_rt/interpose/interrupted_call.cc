@@ -26,8 +26,8 @@
 //      is changed. Right.
 //   2. Ours delivered first, S pending behind our full mask, or sent while we hold the thread. S is
 //      delivered when our handler returns, on the frame that we changed, pointer in begin .. enter.
-//      Its slot (interpose/signals/handlers.S) sees the pointer in the stub and `resumed` set: the call must end
-//      with EINTR, as it would have without us. The slot sets rax = -EINTR, pointer to after_program.
+//      Its slot (interpose/signals/handlers.S) sees the pointer in the stub and `resumed` set: the call must
+//      end with EINTR, as it would have without us. The slot sets rax = -EINTR, pointer to after_program.
 //   3. S comes after our handler returned but before the system call instruction: the same as 2.
 //   4. S comes after the call was entered: the kernel's business, as without us.
 // There is no instant between these, so no EINTR is lost, and none is invented: `resumed` is set only

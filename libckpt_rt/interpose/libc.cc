@@ -86,8 +86,8 @@ CKPT_START_PATH void set_apart() {
   if (pages.size() <= kNear) sys::call(__NR_madvise, pages.start.value, pages.size(), long{MADV_RANDOM});
 }
 
-// Five bytes are not written in one piece: nobody may be running them. libc tells it of its own threads; no library makes
-// others while the program is loaded. Where libc cannot, /proc does, which takes 10 us.
+// Five bytes are not written in one piece: nobody may be running them. libc tells it of its own threads; no
+// library makes others while the program is loaded. Where libc cannot, /proc does, which takes 10 us.
 bool only_thread() {
   if (*single_threaded != 0) return true;
   struct stat st;
@@ -95,8 +95,8 @@ bool only_thread() {
   return sys::call(__NR_stat, "/proc/self/task", &st) == 0 && st.st_nlink == 3;
 }
 
-// libc's own function, not that of a library preloaded after us. Not by dlopen(3): it allocates, also for a library
-// that is there, and a program without a heap would get one.
+// libc's own function, not that of a library preloaded after us. Not by dlopen(3): it allocates, also for a
+// library that is there, and a program without a heap would get one.
 unsigned char* function_of_libc(const char* name, AddrRange libc) {
   void* function = dynamic_linker::find(RTLD_NEXT, name);
   if (!libc.contains(Addr::of(function))) {

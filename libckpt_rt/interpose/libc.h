@@ -20,10 +20,11 @@ bool redirect_libc();
 // What redirect_libc() last returned.
 bool libc_is_redirected();
 
-// After a restart clock_gettime, getrusage and times lead to ours as well (processor_calls.cc), also from within libc (clock(3)).
+// After a restart clock_gettime, getrusage and times lead to ours as well (processor_calls.cc), also from
+// within libc (clock(3)).
 //
-// All that interposition must do in a restored process: redirect_libc, reset_clock, and that. By the leader, before
-// other threads exist.
+// All that interposition must do in a restored process: redirect_libc, reset_clock, and that. By the leader,
+// before other threads exist.
 void interposition_after_restart();
 
 }  // namespace ckpt

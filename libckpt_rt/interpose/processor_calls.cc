@@ -1,5 +1,5 @@
-// clock_gettime, getrusage and times in a restarted process: what was used before the restart is added. libc's entries lead
-// here after a restart only (libc.h), so that no call costs more before.
+// clock_gettime, getrusage and times in a restarted process: what was used before the restart is added.
+// libc's entries lead here after a restart only (libc.h), so that no call costs more before.
 #include <sys/times.h>
 
 #include "libckpt_rt/core/threads/processor_time.h"

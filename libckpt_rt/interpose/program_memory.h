@@ -1,10 +1,11 @@
-// Memory that an argument of a system call points to, where this library reads or writes it in the kernel's place. The
-// kernel answers EFAULT to a wrong address, and leaves a timeout in read-only memory alone; an access of ours would end
-// the program.
+// Memory that an argument of a system call points to, where this library reads or writes it in the kernel's
+// place. The kernel answers EFAULT to a wrong address, and leaves a timeout in read-only memory alone; an
+// access of ours would end the program.
 //
 // Owner:     interposition. Header only. Callers: threads of the program, in interposed calls.
-// How:       by rt_sigprocmask(2), which copies its arguments before it looks at `how`, and changes nothing by a `how` that
-//            does not exist. Filters of system calls let it through; process_vm_readv(2), which would do, many do not.
+// How:       by rt_sigprocmask(2), which copies its arguments before it looks at `how`, and changes nothing
+//            by a `how` that does not exist. Filters of system calls let it through; process_vm_readv(2),
+//            which would do, many do not.
 // Never:     touches errno.
 #pragma once
 

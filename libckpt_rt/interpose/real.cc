@@ -32,8 +32,9 @@ std::atomic<void*> addresses[kCount];
 
 constexpr char kNever = 0;
 
-// Not a symbol that the library asks for: its version would keep it off glibc 2.31. In a program that has a copy of the
-// variable (R_X86_64_COPY) the copy is the one that counts, so the search begins with the program.
+// Not a symbol that the library asks for: its version would keep it off glibc 2.31. In a program that has a
+// copy of the variable (R_X86_64_COPY) the copy is the one that counts, so the search begins with the
+// program.
 [[gnu::constructor(101)]] void find_single_threaded() {
   if (const void* found = dynamic_linker::find(RTLD_DEFAULT, "__libc_single_threaded"))
     single_threaded = static_cast<const char*>(found);

@@ -135,8 +135,8 @@ constexpr auto kRouted = [] {
   return table;
 }();
 
-// ppoll(2), pselect6(2) and select(2) themselves. The kernel writes what remains into the timeout; that it cannot, as in
-// read-only memory, is no error.
+// ppoll(2), pselect6(2) and select(2) themselves. The kernel writes what remains into the timeout; that it
+// cannot, as in read-only memory, is no error.
 template <typename Call>
 long with_remaining(timespec* timeout, Call call) {
   if (timeout == nullptr) return call(nullptr);
@@ -442,7 +442,8 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     }
     case __NR_rseq: {
       constexpr long kUnregister = 1;  // RSEQ_FLAG_UNREGISTER
-      // Ahead of the call, for a stop may come right behind it: whether it is registered the stop asks the kernel.
+      // Ahead of the call, for a stop may come right behind it: whether it is registered the stop asks the
+      // kernel.
       hooks::RseqArea before{};
       if (c != kUnregister)
         before =

@@ -304,7 +304,8 @@ Result<void> Arming::protect_next(size_t& i) {
   }
   // Pages that go are announced, and leave their segment kUnsettled.
   if (!protect_now(first, id, range) || all_exist) return {};
-  // Other members make pages there as well: which of them exist is asked when they are copied (SharedLedger::read).
+  // Other members make pages there as well: which of them exist is asked when they are copied
+  // (SharedLedger::read).
   if (table_.region(table_[first]).of_job) {
     table_.set_present(range);
     return {};

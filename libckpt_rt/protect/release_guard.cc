@@ -31,8 +31,9 @@ struct Request {
 constinit Request requests[32];
 constinit FutexWord freed{0};  // changes when a request becomes free
 
-// Signals of the program wait until its thread has its answer: a handler that left by siglongjmp would take the request
-// and the place inside with it. Not ours, which stops the thread, nor those of the thread's own faults.
+// Signals of the program wait until its thread has its answer: a handler that left by siglongjmp would take
+// the request and the place inside with it. Not ours, which stops the thread, nor those of the thread's own
+// faults.
 class ScopedProgramSignalsBlocked {
  public:
   ScopedProgramSignalsBlocked() {
@@ -117,8 +118,8 @@ void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
 
 constexpr int64_t kPatienceNs = 10'000'000'000;
 
-// A thread may be kept from running for long, by its priority or by a debugger. So the wait has an end, after more time
-// than a request can take.
+// A thread may be kept from running for long, by its priority or by a debugger. So the wait has an end, after
+// more time than a request can take.
 void wait_until_nobody_asks() {
   const int64_t deadline = now_ns() + kPatienceNs;
   uint32_t n;
@@ -142,8 +143,8 @@ void forget(AddrRange range) {
          [] { return hooks::memory_registered.load(std::memory_order_seq_cst) != 0; });
 }
 
-// A child would write past the protection of this process to memory that other members copy. They are soon done with it;
-// if not, the checkpoint is given up rather than the fork.
+// A child would write past the protection of this process to memory that other members copy. They are soon
+// done with it; if not, the checkpoint is given up rather than the fork.
 void await_members() {
   constexpr timespec kStep{0, 1'000'000};
   const int64_t deadline = now_ns() + kPatienceNs;

@@ -10,8 +10,8 @@
 //
 // Owner:     libckpt_rt. Callers: before_release, forget: any thread of the program, also in a signal
 //            handler. serve: the thread that serves faults. The rest: the agent.
-// Never:     allocates, touches errno, lets a signal handler of the program run while its thread asks. Costs one load
-//            when no copy is under way.
+// Never:     allocates, touches errno, lets a signal handler of the program run while its thread asks. Costs
+//            one load when no copy is under way.
 #pragma once
 
 #include "copier/copier.h"

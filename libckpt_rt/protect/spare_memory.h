@@ -1,10 +1,10 @@
-// Memory of ours that a checkpoint leaves to the next one, with the pages that it has touched. To map it, have the
-// kernel clear it and unmap it again is a quarter of what a small increment takes.
+// Memory of ours that a checkpoint leaves to the next one, with the pages that it has touched. To map it,
+// have the kernel clear it and unmap it again is a quarter of what a small increment takes.
 //
 // Owner:     a Watch: without increments nothing is left between checkpoints.
 // Callers:   the agent.
-// Bound:     kMostTouched bytes of each block keep their pages. All blocks are unmapped when no checkpoint has come
-//            for a second (agent.cc), and before the program goes back in place.
+// Bound:     kMostTouched bytes of each block keep their pages. All blocks are unmapped when no checkpoint
+//            has come for a second (agent.cc), and before the program goes back in place.
 // Never:     in an image (Watch::own_ranges), nor in a child of the program (MADV_DONTFORK).
 #pragma once
 
@@ -32,8 +32,8 @@ class SpareMemory {
 
   // A block of `least` to `most` bytes becomes the caller's; one of another size is unmapped.
   Block take(Use use, uint64_t least, uint64_t most);
-  // What the block holds stays, but for pages behind the first kMostTouched bytes of `touched`, which read as zeros again.
-  // A block that the kernel does not take them from is unmapped.
+  // What the block holds stays, but for pages behind the first kMostTouched bytes of `touched`, which read as
+  // zeros again. A block that the kernel does not take them from is unmapped.
   void give(Use use, Block block);
   void release();
   AddrRange range(Use use) const { return blocks_[static_cast<uint64_t>(use)].range; }

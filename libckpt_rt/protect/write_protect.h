@@ -7,12 +7,13 @@
 //
 // Registration is what makes the copy trustworthy: only mappings that were registered with this
 // userfaultfd accept unprotect(). Memory that was unmapped, mapped over, or moved by mremap has lost the
-// registration (UFFD_FEATURE_EVENT_REMAP is not asked for). What is mapped at its place fails with ENOENT. Where
-// nothing is mapped the kernel passes over the hole without a word (UserfaultfdTest.UnprotectingPassesOverAHole):
-// there unprotect() proves nothing. Where success is the only proof, unprotect_many() therefore looks a second time:
-// is all of the range mapped, and does it accept unprotect() once more? Memory that fills the hole in between is not
-// registered, and fails. madvise(DONTNEED, FREE, REMOVE) keeps the registration: for these the kernel sends a remove
-// event and makes the caller wait until we have read it, before the pages go (UFFD_FEATURE_EVENT_REMOVE).
+// registration (UFFD_FEATURE_EVENT_REMAP is not asked for). What is mapped at its place fails with ENOENT.
+// Where nothing is mapped the kernel passes over the hole without a word
+// (UserfaultfdTest.UnprotectingPassesOverAHole): there unprotect() proves nothing. Where success is the only
+// proof, unprotect_many() therefore looks a second time: is all of the range mapped, and does it accept
+// unprotect() once more? Memory that fills the hole in between is not registered, and fails.
+// madvise(DONTNEED, FREE, REMOVE) keeps the registration: for these the kernel sends a remove event and makes
+// the caller wait until we have read it, before the pages go (UFFD_FEATURE_EVENT_REMOVE).
 //
 // While such an event is on its way, UFFDIO_WRITEPROTECT fails with EAGAIN. Only the thread that serves reads
 // events. When it meets EAGAIN itself, it reads what is queued, acts on the events and puts the faults aside;

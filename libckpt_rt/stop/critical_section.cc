@@ -11,7 +11,8 @@ namespace {
 
 // For each thread that is inside its tid and how deep, in one word: a handler of a signal may enter and leave
 // between any two instructions of its thread. Found by tid: no TLS, threads made by clone may share one.
-// Aligned by itself: clang looks at this, not at the atomic's own alignment, and would call libatomic, which locks.
+// Aligned by itself: clang looks at this, not at the atomic's own alignment, and would call libatomic, which
+// locks.
 struct alignas(8) Inside {
   uint32_t tid, depth;
 };

@@ -107,7 +107,8 @@ class StopWorld {
   // 0 when the reason is another.
   Result<Stopped> stop(const Call& call, Arena& scratch, int* stuck);
   void release();
-  // By a child that the agent has forked meanwhile, for itself; or by the agent, when nobody waits for it yet.
+  // By a child that the agent has forked meanwhile, for itself; or by the agent, when nobody waits for it
+  // yet.
   void end_urgency() { urgency_.end(); }
   // When the workers could go on: the moment at which the last of them left, or `now` if one is still inside.
   // (After release() the agent itself may have waited for a processor.) Without workers: the same of all

@@ -2,7 +2,8 @@
 // waited in it.
 //
 // Owner:     restart. One builder for one restore.
-// Callers:   restart/descriptors (one member), and the planter of a job (all members): one thread, in this order:
+// Callers:   restart/descriptors (one member), and the planter of a job (all members): one thread, in this
+//            order:
 //              add       for every member
 //              connect   every socket is there, with its name and its other end
 //              fill      when other open files are there too: messages, ends of streams, options
@@ -99,13 +100,15 @@ class ChannelBuilder {
 
   // meta must outlive the builder. others: objects that are somebody else's to make.
   void add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others = {});
-  // A socket of the program that listens at these names already, as end_text() gives them: other hosts may arrive in it. Before connect().
+  // A socket of the program that listens at these names already, as end_text() gives them: other hosts may
+  // arrive in it. Before connect().
   void use_listener(const std::vector<std::string>& at, ScopedFd fd) {
     listens_at_.insert(at.begin(), at.end());
     lent_.insert(fd.get());
     listeners_.push_back(std::move(fd));
   }
-  // Who has connected to such a socket, and is not one of those hosts: a caller of the program's, of whom nothing was received.
+  // Who has connected to such a socket, and is not one of those hosts: a caller of the program's, of whom
+  // nothing was received.
   struct Stranger {
     ScopedFd listener, connection;
   };
@@ -201,11 +204,13 @@ class ChannelBuilder {
   Result<void> connect_tcp_pair(ChannelSocket& s);
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
 
-  // How an end of a connection gets the address that it had: first as the kernel chose the port for a program that did not
-  // bind (such ports may be shared with connections that have just ended), then as a program binds.
+  // How an end of a connection gets the address that it had: first as the kernel chose the port for a program
+  // that did not bind (such ports may be shared with connections that have just ended), then as a program
+  // binds.
   enum class BindAs { kChosen, kBound };
   static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way);
-  // After connect(2). False: the port is outside of those that the kernel chooses from, and so it has another one.
+  // After connect(2). False: the port is outside of those that the kernel chooses from, and so it has another
+  // one.
   static bool has_port(int fd, const SocketName& from, BindAs way);
 
   // failed.cc: connections that ended with an error, and those that were never made
@@ -256,8 +261,8 @@ class ChannelBuilder {
   std::vector<Stranger> strangers_;
 };
 
-// The length of the queue of a listening socket while connections are made. Clients that are not of the job come as soon
-// as it listens, and connect(2) waits for room.
+// The length of the queue of a listening socket while connections are made. Clients that are not of the job
+// come as soon as it listens, and connect(2) waits for room.
 inline constexpr int kRoomWhileMaking = 4096;
 
 // options.cc: those that are to be set before bind, and all others.

@@ -2,7 +2,8 @@
 //
 // Owner:     restart. Callers: ChannelBuilder, one thread.
 // Never:     touches a connection that a process has.
-// Source:    sock_diag(7). The kernel keeps them for a minute (TIME_WAIT); with CAP_NET_ADMIN they can be ended.
+// Source:    sock_diag(7). The kernel keeps them for a minute (TIME_WAIT); with CAP_NET_ADMIN they can be
+//            ended.
 #pragma once
 
 #include <cstddef>

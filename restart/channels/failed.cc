@@ -5,8 +5,8 @@
 
 #include "restart/channels/channel_builder.h"
 
-// TCP sockets in which an error waits. The kernel alone can put it there, so it is made to happen again: a port at which
-// nobody listens refuses, an end behind a filter that drops everything never answers.
+// TCP sockets in which an error waits. The kernel alone can put it there, so it is made to happen again: a
+// port at which nobody listens refuses, an end behind a filter that drops everything never answers.
 
 namespace ckpt {
 namespace {
@@ -53,7 +53,8 @@ SocketName of_this_host(const SocketName& name, int domain) {
 
 }  // namespace
 
-// connect(2) had returned EINPROGRESS and failed since. An error that the program has read already is read here.
+// connect(2) had returned EINPROGRESS and failed since. An error that the program has read already is read
+// here.
 Result<void> ChannelBuilder::fail_to_connect(ChannelSocket& s) {
   const bool times_out = s.has(kLinkError) && s.link.error == ETIMEDOUT;
   SocketName at = of_this_host(s.name, s.detail.domain);
@@ -89,7 +90,8 @@ Result<void> ChannelBuilder::fail_to_connect(ChannelSocket& s) {
   return park(s, std::move(fd));
 }
 
-// A datagram to a port at which nobody receives is refused by an ICMP message, which connecting the socket elsewhere does not take.
+// A datagram to a port at which nobody receives is refused by an ICMP message, which connecting the socket
+// elsewhere does not take.
 void ChannelBuilder::refuse_datagram(const ChannelSocket& s) {
   SocketName at = of_this_host(s.name, s.detail.domain);
   // It has the port for itself, and takes datagrams of its peer alone, which is itself.

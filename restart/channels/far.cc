@@ -117,8 +117,8 @@ Result<void> ChannelBuilder::connect_far() {
   return exchange_queues(made);
 }
 
-// Somebody who has connected, and has not said yet who he is. What he says stays in the socket until he is known: he may be
-// somebody who calls the program.
+// Somebody who has connected, and has not said yet who he is. What he says stays in the socket until he is
+// known: he may be somebody who calls the program.
 struct ChannelBuilder::Caller {
   ScopedFd fd;
   int listener = -1;
@@ -178,7 +178,8 @@ Result<void> ChannelBuilder::hear_callers(std::vector<ChannelSocket*> awaited, M
       return make_error(ExitCode::kTimeout, 0, "{}: the other host did not connect within 30 s",
                         describe(*awaited[0]));
     }
-    // Two of them may be the same socket: what was there for one is gone for the other, and accept(2) would wait.
+    // Two of them may be the same socket: what was there for one is gone for the other, and accept(2) would
+    // wait.
     for (const ScopedFd& fd : listeners_) {
       if (!waits_in(fd.get())) continue;
       Caller caller;

@@ -21,16 +21,16 @@ struct HostsPlan {
   int agent_fd = -1;
   std::vector<AddressLine> was,
       is;  // where the parts of the job were, where they are; empty: nobody has moved
-  // Between hosts, both ways: ends as end_text() gives them, and the address of the part at the second, as the job knows
-  // it (16 bytes, or empty).
+  // Between hosts, both ways: ends as end_text() gives them, and the address of the part at the second, as
+  // the job knows it (16 bytes, or empty).
   std::map<std::pair<std::string, std::string>, std::string> connections;
   bool shared = false;  // several parts come to this host, each with namespaces of its own
   std::string token;    // of this restart: a connecting end sends it first
   // In place of the agent: returns when the sockets of all hosts listen.
   std::function<Result<void>()> all_listen;
 
-  // Tells the agent that all sockets listen, and waits until those of all hosts do. Error: the agent is gone, which ends
-  // the restart for all.
+  // Tells the agent that all sockets listen, and waits until those of all hosts do. Error: the agent is gone,
+  // which ends the restart for all.
   Result<void> say_listening_and_wait() const;
   // Tells the agent that all processes of this host stand ready, and waits until those of all hosts do.
   Result<void> say_ready_and_wait() const;

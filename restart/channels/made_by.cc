@@ -22,7 +22,8 @@ CallAs call_here(const std::function<long(std::array<int, 2>&)>& call) {
   return made;
 }
 
-// In the new process: as that user, or, where the user may not (a directory that has been shut since), as the caller's.
+// In the new process: as that user, or, where the user may not (a directory that has been shut since), as the
+// caller's.
 CallAs call_in_child(const ucred& who, const std::function<long(std::array<int, 2>&)>& call) {
   const auto user = geteuid();
   const auto group = getegid();

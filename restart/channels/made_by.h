@@ -1,5 +1,5 @@
-// Makes calls as another process of the job would: the kernel notes in a Unix socket which process and user made it,
-// connected it or listened at it (SO_PEERCRED), and who sent a message (SCM_CREDENTIALS).
+// Makes calls as another process of the job would: the kernel notes in a Unix socket which process and user
+// made it, connected it or listened at it (SO_PEERCRED), and who sent a message (SCM_CREDENTIALS).
 //
 // Owner:     restart/channels. Callers: ChannelBuilder, which runs before that process is there; one thread.
 // Never:     leaves a process behind, or a signal that says that one has ended.
@@ -19,8 +19,8 @@ struct CallAs {
   std::array<int, 2> values = {};  // descriptors that the call has given
 };
 
-// `call` runs in a process with the number and the user of `who`, or in the caller where that is itself. It has the
-// caller's descriptors, and a copy of its memory. pid 0: nobody knows who; the caller.
+// `call` runs in a process with the number and the user of `who`, or in the caller where that is itself. It
+// has the caller's descriptors, and a copy of its memory. pid 0: nobody knows who; the caller.
 CallAs call_as(const ucred& who, const std::function<long(std::array<int, 2>& values)>& call);
 
 }  // namespace ckpt

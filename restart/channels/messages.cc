@@ -58,8 +58,8 @@ void take_urgent_byte(int socket) {
   if (poll(&urgent, 1, kLongestWaitForRoom) == 1) recv(socket, &byte, 1, MSG_OOB | MSG_DONTWAIT);
 }
 
-// Of sockets that share an address (SO_REUSEPORT, SO_REUSEADDR) the kernel chooses who gets a datagram. One that is connected to the sender goes
-// before the others. `at`: where it is sent to.
+// Of sockets that share an address (SO_REUSEPORT, SO_REUSEADDR) the kernel chooses who gets a datagram. One
+// that is connected to the sender goes before the others. `at`: where it is sent to.
 class OnlyReceiver {
  public:
   OnlyReceiver(const ChannelSocket& to, const SocketName& sender, const SocketName& at) {
@@ -218,8 +218,8 @@ Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m
   }
   set_int(own.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
-  // One that is bound to all addresses with that port sends from there as well; so does one of IPv4 to one of IPv6 that
-  // takes both, and the other way.
+  // One that is bound to all addresses with that port sends from there as well; so does one of IPv4 to one of
+  // IPv6 that takes both, and the other way.
   for (const bool same_family : {true, false}) {
     for (auto& s : sockets_) {
       if (s->fd >= 0 && s->detail.type == SOCK_DGRAM && s->detail.domain != AF_UNIX &&
@@ -230,7 +230,8 @@ Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m
   }
   set_int(own.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
-  // Another host's address: with CAP_NET_RAW or CAP_NET_ADMIN it can be had as the sender. The message does not leave this host.
+  // Another host's address: with CAP_NET_RAW or CAP_NET_ADMIN it can be had as the sender. The message does
+  // not leave this host.
   const int transparent = 1;
   const bool six = to.detail.domain == AF_INET6;
   constexpr int kIpv6Transparent = 75;  // linux/in6.h

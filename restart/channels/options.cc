@@ -41,8 +41,8 @@ void set_if_other(int fd, int level, int name, const void* value, uint32_t lengt
   set(fd, level, name, value, length, unset);
 }
 
-// Of a stream they mean nothing and cannot be set; but the kernel gives each accepted connection those of the packet that it
-// began with, so the two ends have different ones.
+// Of a stream they mean nothing and cannot be set; but the kernel gives each accepted connection those of the
+// packet that it began with, so the two ends have different ones.
 bool is_of_datagrams(int level, int name) {
   return (level == IPPROTO_IP && (name == IP_MULTICAST_TTL || name == IP_MULTICAST_IF)) ||
          (level == IPPROTO_IPV6 && (name == IPV6_MULTICAST_HOPS || name == IPV6_MULTICAST_IF));
@@ -61,9 +61,9 @@ int recorded_int(const ParsedOpenFile& file, int level, int name) {
 
 bool is_on(const ParsedOpenFile& file, int level, int name) { return recorded_int(file, level, name) != 0; }
 
-// What waited in the other end was sent without delay (send_messages), and TCP_NODELAY is recorded only where it was on. In the
-// stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY. Members that look at the same
-// socket after that find it so; the first to do it has looked before.
+// What waited in the other end was sent without delay (send_messages), and TCP_NODELAY is recorded only where
+// it was on. In the stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY.
+// Members that look at the same socket after that find it so; the first to do it has looked before.
 void set_what_holds_back(int fd, const ChannelSocket& s, Unset& unset) {
   int cork = is_on(*s.file, IPPROTO_TCP, TCP_CORK), no_delay = is_on(*s.file, IPPROTO_TCP, TCP_NODELAY);
   for (const ParsedOpenFile* other : s.also) {

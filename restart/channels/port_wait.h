@@ -1,11 +1,11 @@
 // For how long a restart asks again for a port that bind(2) refuses.
 //
 // Owner:     ChannelBuilder::bind_port, one object for each port. Callers: one thread.
-// Rule:      after each refusal the caller counts the ended connections that hold the port. While there are some, the
-//            kernel will free it. When it sees none, the last of them may have gone between its bind(2) and its count:
-//            the port is somebody's only if bind(2) goes on refusing it.
-// Source:    inet_twsk_kill in the kernel: a connection leaves the list that sock_diag(7) shows before it gives back
-//            its port.
+// Rule:      after each refusal the caller counts the ended connections that hold the port. While there are
+//            some, the kernel will free it. When it sees none, the last of them may have gone between its
+//            bind(2) and its count: the port is somebody's only if bind(2) goes on refusing it.
+// Source:    inet_twsk_kill in the kernel: a connection leaves the list that sock_diag(7) shows before it
+//            gives back its port.
 #pragma once
 
 #include <cstddef>

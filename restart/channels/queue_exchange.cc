@@ -44,8 +44,8 @@ std::string QueueExchange::how_far() const {
   return fmt::format("{} bytes have come of {}, {} are to be sent", returned_, own_, out_.size() - sent_);
 }
 
-// The room that our queue needs when it comes back. The largest that anybody may have comes with SO_RCVLOWAT; more has only a
-// program that had a right to it.
+// The room that our queue needs when it comes back. The largest that anybody may have comes with SO_RCVLOWAT;
+// more has only a program that had a right to it.
 void QueueExchange::make_room() const {
   make_stream_room(fd_);
   const auto all = static_cast<int>(std::min<uint64_t>(own_, 512 << 20));
@@ -56,8 +56,8 @@ void QueueExchange::make_room() const {
   set_int(fd_, SOL_SOCKET, SO_RCVLOWAT, 1);
 }
 
-// All of the other's queue is here: it goes back behind ours. poll(2) tells from now on when all of our queue is there, or as
-// much as the kernel has a mark for.
+// All of the other's queue is here: it goes back behind ours. poll(2) tells from now on when all of our queue
+// is there, or as much as the kernel has a mark for.
 void QueueExchange::answer() {
   out_ += in_.substr(sizeof(uint64_t));
   in_.resize(sizeof(uint64_t));

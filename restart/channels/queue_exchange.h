@@ -1,10 +1,10 @@
-// What waited in a connection between hosts comes into it again: each end gives the other its own queue, and the other sends it
-// back, so it waits there again.
+// What waited in a connection between hosts comes into it again: each end gives the other its own queue, and
+// the other sends it back, so it waits there again.
 //
-// Owner: restart. Callers: far.cc, with new connections; `ckpt back`, with those of a program that stands and goes back in place.
-// One thread.
-// Both ends do it at the same time, and nothing else uses the connections meanwhile. A connection keeps the room that its queue
-// took: the caller puts back what the program had set (SO_RCVBUF, SO_RCVLOWAT).
+// Owner: restart. Callers: far.cc, with new connections; `ckpt back`, with those of a program that stands and
+// goes back in place. One thread.
+// Both ends do it at the same time, and nothing else uses the connections meanwhile. A connection keeps the
+// room that its queue took: the caller puts back what the program had set (SO_RCVBUF, SO_RCVLOWAT).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace ckpt {
 
-// Never waits, so that no two hosts wait for each other. An end has what it is to have when its own queue is in the kernel
-// again, not when its last byte is sent: until then it has to keep the room.
+// Never waits, so that no two hosts wait for each other. An end has what it is to have when its own queue is
+// in the kernel again, not when its last byte is sent: until then it has to keep the room.
 class QueueExchange {
  public:
   // fd is the caller's, and empty. queue: what waited in it. name: for an error.
@@ -52,8 +52,8 @@ class QueueExchange {
   int64_t last_ns_;
 };
 
-// Until all are done. An error names one that is broken, or of which for 30 s no byte went or came. gives_up: looked at now and
-// then; true: nobody needs it any more (kUnavailable).
+// Until all are done. An error names one that is broken, or of which for 30 s no byte went or came. gives_up:
+// looked at now and then; true: nobody needs it any more (kUnavailable).
 Result<void> exchange_all(std::span<QueueExchange> all, const std::function<bool()>& gives_up);
 
 }  // namespace ckpt

@@ -50,8 +50,8 @@ SocketName end_of(int fd, bool peer) {
   return name;
 }
 
-// Clients that are not of the job come as soon as somebody listens at their server's port again. Their connections are
-// closed: they find the program itself when they try again.
+// Clients that are not of the job come as soon as somebody listens at their server's port again. Their
+// connections are closed: they find the program itself when they try again.
 ScopedFd accept_own(int listener, int client) {
   constexpr int kLongestWaitMs = 10'000;  // the kernel may send again what found no room
   const std::string own = end_text(end_of(client, false));
@@ -228,14 +228,14 @@ Result<void> ChannelBuilder::connect_tcp() {
   std::vector<ChannelSocket*> waiting;
   for (auto& s : sockets_)
     if (is_connection(*s) && s->fd < 0) waiting.push_back(s.get());
-  // A queue may hold more than its length says: a connection counts for the client before it counts for the queue. And
-  // clients that are not of the job may be there first.
+  // A queue may hold more than its length says: a connection counts for the client before it counts for the
+  // queue. And clients that are not of the job may be there first.
   for (ChannelSocket* s : listening) {
     const int room = waiting.empty() ? s->detail.backlog : std::max(s->detail.backlog, kRoomWhileMaking);
     if (listen(s->fd, room) != 0) return cannot_make(*s);
   }
-  // In the order in which they were made, as far as it can be told. Those that were being connected come last, and find
-  // the queues as full as they were.
+  // In the order in which they were made, as far as it can be told. Those that were being connected come
+  // last, and find the queues as full as they were.
   const auto unfinished = std::stable_partition(
       waiting.begin(), waiting.end(), [](const ChannelSocket* s) { return s->link.state != TCP_SYN_SENT; });
   std::stable_sort(waiting.begin(), unfinished, by_age);

@@ -17,8 +17,8 @@
 namespace ckpt {
 namespace {
 
-// Clients that are not of the job come as soon as somebody listens at their server's name again. Their connections are
-// closed: they find the program itself when they try again.
+// Clients that are not of the job come as soon as somebody listens at their server's name again. Their
+// connections are closed: they find the program itself when they try again.
 ScopedFd accept_of(int listener, pid_t connected_by) {
   for (;;) {
     ScopedFd accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -120,7 +120,8 @@ Result<void> ChannelBuilder::connect_unix() {
   return {};
 }
 
-// Of two ends with names: the one whose name is that of a listening socket. Where that is gone, the one that was made later.
+// Of two ends with names: the one whose name is that of a listening socket. Where that is gone, the one that
+// was made later.
 bool ChannelBuilder::was_accepted(const ChannelSocket& one, const ChannelSocket& other) const {
   auto listens = [this](const ChannelSocket& end) {
     return std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
@@ -131,7 +132,8 @@ bool ChannelBuilder::was_accepted(const ChannelSocket& one, const ChannelSocket&
   return one.file->record.inode > other.file->record.inode;
 }
 
-// The length that the queue of a listening socket needs for those of the job that connect to it and are accepted at once.
+// The length that the queue of a listening socket needs for those of the job that connect to it and are
+// accepted at once.
 int ChannelBuilder::room_while_making(const ChannelSocket& listener) const {
   const bool is_needed = std::any_of(sockets_.begin(), sockets_.end(), [&](const auto& s) {
     return s->is(AF_UNIX, listener.detail.type) && s->detail.backlog < 0 &&
@@ -154,8 +156,9 @@ bool ChannelBuilder::made_as(const ChannelSocket& s, const ucred& who, const std
   return made.result >= 0;
 }
 
-// Where clients that are not of the job have filled the queue connect(2) would wait until somebody accepts them, which nobody
-// does. room_in: the listening socket, in which none of the job's connections waits; -1: one does.
+// Where clients that are not of the job have filled the queue connect(2) would wait until somebody accepts
+// them, which nobody does. room_in: the listening socket, in which none of the job's connections waits; -1:
+// one does.
 bool ChannelBuilder::connect_at_once(const ChannelSocket& s, int fd, const ChannelSocket& like,
                                      const SocketName& at, const ucred& who, int room_in, pid_t* by) {
   fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -242,8 +245,8 @@ Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket
   return Listener{*up, kRoomForOne, &helper.listens_as};
 }
 
-// client gets connected to `at`; the accepted end is returned. Who connects, and who listens there meanwhile, is what the ends are
-// told of each other.
+// client gets connected to `at`; the accepted end is returned. Who connects, and who listens there meanwhile,
+// is what the ends are told of each other.
 Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketName& at, bool keep_client,
                                             const ucred& connects) {
   auto listener = listener_at(client, at);
@@ -305,7 +308,8 @@ Result<void> ChannelBuilder::connect_without_peer(ChannelSocket& s) {
   return {};
 }
 
-// Connects again what was connected by name. In a pair of which one end had connected elsewhere, that end leaves.
+// Connects again what was connected by name. In a pair of which one end had connected elsewhere, that end
+// leaves.
 Result<void> ChannelBuilder::connect_datagrams() {
   for (auto& s : sockets_) {
     if (!s->is(AF_UNIX, SOCK_DGRAM) || s->fd < 0) continue;

@@ -66,7 +66,8 @@ void read_file(ChannelSocket& s) {
                                     });
 }
 
-// The one of this job that is bound to it; nullptr: none. like: who asks, and whose process is to be preferred.
+// The one of this job that is bound to it; nullptr: none. like: who asks, and whose process is to be
+// preferred.
 const ChannelSocket* ChannelBuilder::bound_to(const SocketName& at, const ChannelSocket& like) const {
   const ChannelSocket* found = nullptr;
   for (const auto& s : sockets_) {
@@ -159,8 +160,8 @@ Result<void> ChannelBuilder::bind_path(ChannelSocket& s, int fd, const SocketNam
   return {};
 }
 
-// The directory of its name is gone: nobody can find it by that name, here or before. A name of the kernel's choice, for
-// only a socket with a name can listen.
+// The directory of its name is gone: nobody can find it by that name, here or before. A name of the kernel's
+// choice, for only a socket with a name can listen.
 void ChannelBuilder::leave_nameless(ChannelSocket& s, int fd, const std::string& name, bool& unlink_after) {
   say("{}: the directory of its name {} is gone: it has no such name now", describe(s), name);
   unlink_after = false;
@@ -175,7 +176,8 @@ void ChannelBuilder::leave_over(const SocketName& name, const ChannelSocket& lik
   left_over_names_.push_back(directory.empty() ? name.text() : directory + "/" + name.text());
 }
 
-// A socket of another type has the name now by which this one was connected: its file makes room, if it is there already.
+// A socket of another type has the name now by which this one was connected: its file makes room, if it is
+// there already.
 bool ChannelBuilder::borrow_name(const SocketName& at, const ChannelSocket& like) {
   if (!is_path(at)) return false;
   const std::string directory = directory_of_name(at, like);

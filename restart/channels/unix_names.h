@@ -1,4 +1,5 @@
-// Names of Unix sockets that are paths: a relative one is of a directory, and the file of a socket may have been renamed.
+// Names of Unix sockets that are paths: a relative one is of a directory, and the file of a socket may have
+// been renamed.
 //
 // Owner:     restart/channels. Callers: ChannelBuilder.
 // Never:     leaves the working directory another one than it was.

@@ -112,8 +112,8 @@ Result<ScopedFd> DescriptorBuilder::make_signalfd(const ParsedOpenFile& file) {
   return made;
 }
 
-// Of the program itself, of another process of its job, or of a child of it, which exists again as one that was
-// killed. Any other is not what it was: one of a process that has ended and is gone.
+// Of the program itself, of another process of its job, or of a child of it, which exists again as one that
+// was killed. Any other is not what it was: one of a process that has ended and is gone.
 Result<ScopedFd> DescriptorBuilder::make_pidfd(const ParsedOpenFile& file) {
   const auto pid = static_cast<int>(file.record.value);
   bool known = pid == meta_.process.record.pid;
@@ -146,9 +146,9 @@ Result<ScopedFd> DescriptorBuilder::make_epoll(const ParsedOpenFile& file) {
   return made;
 }
 
-// A watch that has reported once (EPOLLONESHOT) reports nothing until it is set again, not even that the other end is
-// gone. Only the kernel brings it into that state: by reporting something. False: nothing is ready there; it would
-// report errors.
+// A watch that has reported once (EPOLLONESHOT) reports nothing until it is set again, not even that the
+// other end is gone. Only the kernel brings it into that state: by reporting something. False: nothing is
+// ready there; it would report errors.
 bool DescriptorBuilder::add_spent_watch(int epoll, const EpollWatchDetail& w) {
   epoll_event event{};
   event.events = w.events | EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM;

@@ -1,8 +1,8 @@
 // Makes open files from their records. Each family of kinds has a source file of its own.
 //
 // Owner:     restart/descriptors: one builder for one restore.
-// Callers:   check_descriptors; restore_descriptors, in the new process; the planter of a job, for what its processes
-//            have together (restart/job/shared_things.cc); `ckpt back` (cli/back/).
+// Callers:   check_descriptors; restore_descriptors, in the new process; the planter of a job, for what its
+//            processes have together (restart/job/shared_things.cc); `ckpt back` (cli/back/).
 // Each make_* returns a descriptor with the record's access mode, offset and flags, at any number;
 // the caller moves it to its numbers. Descriptors that have to outlive one call are parked among the
 // working descriptors; finish() closes them.
@@ -62,14 +62,15 @@ class DescriptorBuilder {
   Result<void> set_aside_journals();
   void make_journals();
   // saved_files.cc
-  // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
-  // their names back.
+  // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they
+  // get their names back.
   Result<void> put_back_files();
   // changed_files.cc
-  // Files that were written in place, or became shorter, and whose bytes are known, from the image or from a copy
-  // beside it: what they hold now is saved, then they are as they were.
+  // Files that were written in place, or became shorter, and whose bytes are known, from the image or from a
+  // copy beside it: what they hold now is saved, then they are as they were.
   Result<void> put_back_changes();
-  // put_back_changes, cut_grown_files or set_aside_journals has changed something, also where it failed afterwards.
+  // put_back_changes, cut_grown_files or set_aside_journals has changed something, also where it failed
+  // afterwards.
   bool has_changed_files() const { return has_changed_files_; }
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();

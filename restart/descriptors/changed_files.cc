@@ -12,8 +12,8 @@
 #include "restart/descriptors/builder.h"
 #include "restart/files/file_to_come.h"
 
-// Files that were written since the checkpoint: what was changed in place is put back where its bytes are known, and
-// what was appended is cut off.
+// Files that were written since the checkpoint: what was changed in place is put back where its bytes are
+// known, and what was appended is cut off.
 
 namespace ckpt {
 namespace {
@@ -215,8 +215,8 @@ Result<void> DescriptorBuilder::cut_grown_files() {
   return {};
 }
 
-// Nothing the program or anybody wrote since the checkpoint is thrown away. fd: of the file, open for writing. Returns the name of
-// the new file.
+// Nothing the program or anybody wrote since the checkpoint is thrown away. fd: of the file, open for
+// writing. Returns the name of the new file.
 Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, int fd, uint64_t from,
                                                   uint64_t to, std::string_view what) {
   const auto& r = file.record;

@@ -146,8 +146,8 @@ Result<ScopedFd> DescriptorBuilder::make_memfd(const ParsedOpenFile& file) {
     if (!parked) return parked.error();
     object = *parked;
   }
-  // An open(2) for writing counts as a writer, which keeps the file from being executed (ETXTBSY); the open file of
-  // memfd_create(2) does not.
+  // An open(2) for writing counts as a writer, which keeps the file from being executed (ETXTBSY); the open
+  // file of memfd_create(2) does not.
   if ((r.open_flags & O_ACCMODE) == O_RDWR && created_memfds_.insert(r.object).second) {
     ScopedFd created(fcntl(object, F_DUPFD_CLOEXEC, 0));
     constexpr uint32_t kSettable = O_APPEND | O_NONBLOCK | O_NOATIME | O_ASYNC;

@@ -57,8 +57,8 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     const auto it = options.inherited->find(file.record.id);
     return it == options.inherited->end() ? nullptr : &it->second;
   };
-  // What others have as well has been opened for all of them; opened once more it would break a lease that one of
-  // them has taken by now.
+  // What others have as well has been opened for all of them; opened once more it would break a lease that
+  // one of them has taken by now.
   for (const auto& file : meta.open_files) {
     if (inherited(file) == nullptr) CKPT_TRY(builder.check(file));
   }
@@ -294,7 +294,8 @@ void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {
   if (is_restarters(file) || kind_of(file) == OpenFileKind::kOther) return;
   const auto& r = file.record;
   if (r.owner_signal != 0) fcntl(fd, F_SETSIG, r.owner_signal);
-  // A thread of the program's own does not exist yet: the library makes it the owner (capture/descriptors/file_signals.h).
+  // A thread of the program's own does not exist yet: the library makes it the owner
+  // (capture/descriptors/file_signals.h).
   const bool is_own_thread = r.owner_type == F_OWNER_TID &&
                              std::any_of(meta_.threads.begin(), meta_.threads.end(),
                                          [&](const ParsedThread& t) { return t.record.tid == r.owner; });

@@ -47,15 +47,16 @@ struct DescriptorOptions {
   std::set<uint64_t> mapped_objects;
   // Of a job; nullptr: a process that comes back alone. Files that have grown were cut for all of them.
   const InheritedFiles* inherited = nullptr;
-  // Of a job: pipes and sockets of which it had one end only, by object: the standard stream that the end was in some
-  // process of it, -1 in none. As in an image of one process alone, these lead to the restarter's stream, or
-  // nowhere.
+  // Of a job: pipes and sockets of which it had one end only, by object: the standard stream that the end was
+  // in some process of it, -1 in none. As in an image of one process alone, these lead to the restarter's
+  // stream, or nowhere.
   const std::map<uint64_t, int>* lone_pipes = nullptr;
-  // ckpt back: the processes are there, and have files open and locked. open_in_job: inodes of all files that some process of the job had
-  // open at the checkpoint; nullptr: a process alone.
+  // ckpt back: the processes are there, and have files open and locked. open_in_job: inodes of all files that
+  // some process of the job had open at the checkpoint; nullptr: a process alone.
   bool in_place = false;
   const std::set<uint64_t>* open_in_job = nullptr;
-  // An inotify gets its watches by restore_file_watches(): it would tell the program that ckpt-restart opens files.
+  // An inotify gets its watches by restore_file_watches(): it would tell the program that ckpt-restart opens
+  // files.
   bool watch_later = false;
   // Of a job: the ids of all its processes, which are there by now, ended ones as well.
   const std::set<int>* processes = nullptr;
@@ -77,8 +78,8 @@ struct PendingSeals {
   uint32_t seals;
 };
 
-// A timerfd. It is set once more when the clocks go on from the checkpoint: until then its time runs, and that of the
-// program does not.
+// A timerfd. It is set once more when the clocks go on from the checkpoint: until then its time runs, and
+// that of the program does not.
 struct ProcessTimer {
   int fd;  // the program's
   int flags;
@@ -100,7 +101,8 @@ Result<void> check_descriptors(const ImageMeta& meta, const DescriptorOptions& o
 // kSystem. The highest descriptor of the image must be below working->first().
 Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options);
 
-// When all files are open that the new process needs: what each inotify of its own watches (DescriptorOptions::watch_later).
+// When all files are open that the new process needs: what each inotify of its own watches
+// (DescriptorOptions::watch_later).
 void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options);
 
 int highest_descriptor(const ImageMeta& meta);  // -1: none

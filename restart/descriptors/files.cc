@@ -132,8 +132,8 @@ bool is_of_process(const ParsedOpenFile& file) {
   return opened_by_path(file) && process_of(file.path, &rest) != 0;
 }
 
-// Of the program itself what is called /proc/self now. Other processes of the job are there. Others have ended, or
-// threads do not exist yet: what is read of an ended process is nothing.
+// Of the program itself what is called /proc/self now. Other processes of the job are there. Others have
+// ended, or threads do not exist yet: what is read of an ended process is nothing.
 Result<ScopedFd> DescriptorBuilder::open_of_process(const ParsedOpenFile& file) {
   std::string_view rest;
   const int pid = process_of(file.path, &rest);

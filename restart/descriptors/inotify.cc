@@ -11,9 +11,10 @@
 
 #include "restart/descriptors/builder.h"
 
-// inotify(7). The kernel numbers the watches of a descriptor from 1 on and gives no number twice: between those of the
-// program, others are put on a file of ours and taken off again. Each that is taken off leaves an event, IN_IGNORED; these
-// are read before the program comes. Where a watched file is gone, that of its watch stays: so the kernel says it.
+// inotify(7). The kernel numbers the watches of a descriptor from 1 on and gives no number twice: between
+// those of the program, others are put on a file of ours and taken off again. Each that is taken off leaves
+// an event, IN_IGNORED; these are read before the program comes. Where a watched file is gone, that of its
+// watch stays: so the kernel says it.
 
 namespace ckpt {
 namespace {

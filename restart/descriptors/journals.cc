@@ -11,9 +11,10 @@
 #include "base/named_points.h"
 #include "restart/descriptors/builder.h"
 
-// Journals of SQLite databases, which nobody needs to have open. Whoever begins to use a database puts back what its journal
-// holds, by the journal's name alone. A program that was killed leaves one, of later: the database would go back to the
-// checkpoint, and then half way forward again. And a process that was about to remove its journal, closed already, needs one to remove.
+// Journals of SQLite databases, which nobody needs to have open. Whoever begins to use a database puts back
+// what its journal holds, by the journal's name alone. A program that was killed leaves one, of later: the
+// database would go back to the checkpoint, and then half way forward again. And a process that was about to
+// remove its journal, closed already, needs one to remove.
 
 namespace ckpt {
 namespace {
@@ -31,7 +32,8 @@ bool was_made_since(const struct statx& st, int64_t checkpoint_ns) {
   return ns_of(knows ? st.stx_btime : st.stx_ctime) >= checkpoint_ns - kTickNs;
 }
 
-// By this lock a process has the right to write; it takes it before it makes the journal, and gives it up after the journal is gone.
+// By this lock a process has the right to write; it takes it before it makes the journal, and gives it up
+// after the journal is gone.
 bool is_being_written(const ParsedOpenFile& file) {
   constexpr uint64_t kReservedByte = 0x40000001;
   bool is = false;
@@ -79,8 +81,8 @@ Result<void> DescriptorBuilder::set_aside_journals() {
   return {};
 }
 
-// A process that is not of the job, and keeps what it has read of the database. Where processes of the job are there, their own locks
-// are.
+// A process that is not of the job, and keeps what it has read of the database. Where processes of the job
+// are there, their own locks are.
 Result<void> DescriptorBuilder::refuse_if_in_use(const ParsedOpenFile& file) const {
   if (options_.in_place) return {};
   for (const char* suffix : {"", "-shm"}) {

@@ -12,8 +12,8 @@
 #include "base/bytes.h"
 #include "restart/descriptors/builder.h"
 
-// POSIX message queues. They belong to the system and outlive the program, with what has come since: their messages
-// go back to those of the checkpoint, once, before a process runs. One that is gone is made again.
+// POSIX message queues. They belong to the system and outlive the program, with what has come since: their
+// messages go back to those of the checkpoint, once, before a process runs. One that is gone is made again.
 
 namespace ckpt {
 namespace {
@@ -39,7 +39,8 @@ mq_attr attributes_of(const ParsedOpenFile& file) {
   return attributes;
 }
 
-// A process that has it open too, and is not of the job: that is gone, or not there yet. 0: none that can be seen.
+// A process that has it open too, and is not of the job: that is gone, or not there yet. 0: none that can be
+// seen.
 int other_user(int queue) {
   struct stat wanted, st;
   if (fstat(queue, &wanted) != 0) return 0;

@@ -77,7 +77,8 @@ Result<std::string> take_name_back(const NameTaken& name, const Say& say) {
                                         uint64_t{now.stx_ino}, name.sequence);
   if (::link(name.path.c_str(), aside.c_str()) != 0 && errno != EEXIST) return std::string();
   if (name.one_name) CKPT_TRY(separate_from_new_name(name.link, name.path, say));
-  // A restart that is killed here leaves no file of the name, as where it was removed: the next one gives it back.
+  // A restart that is killed here leaves no file of the name, as where it was removed: the next one gives it
+  // back.
   if (unlink(name.path.c_str()) != 0) return std::string();
   points::at("restart.passing");
   if (::link(name.link.c_str(), name.path.c_str()) == 0) return aside;

@@ -83,7 +83,8 @@ bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file) {
   const bool sized = ftruncate(fd, static_cast<off_t>(r.size)) == 0;
   points::at("restart.filling");
   const bool made = sized && fill(file, fd).ok() && futimens(fd, times) == 0;
-  // What is not ours to give away stays ours. The mode comes last: a program that runs as its owner must never be that of another.
+  // What is not ours to give away stays ours. The mode comes last: a program that runs as its owner must
+  // never be that of another.
   const bool has_owner = (r.flags & kOpenFileOwner) != 0;
   const bool is_theirs =
       has_owner && fchown(fd, static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32)) == 0;

@@ -40,8 +40,8 @@ bool DescriptorBuilder::is_of_own_terminal(const ParsedOpenFile& file) const {
          });
 }
 
-// The kernel gives the lowest number that is free. Masters with other numbers are held until all are made: to be one of
-// those that are wanted later, and so that none gets the number of another.
+// The kernel gives the lowest number that is free. Masters with other numbers are held until all are made: to
+// be one of those that are wanted later, and so that none gets the number of another.
 Result<ScopedFd> DescriptorBuilder::make_master(const ParsedOpenFile& file) {
   const uint32_t wanted = *terminal_number(file);
   const auto is_another_s = [this](uint32_t number) {

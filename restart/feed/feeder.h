@@ -11,8 +11,9 @@
 // slots back to whichever thread takes one. The last order says that all memory was as its checksums say;
 // without it the restorer does not go on.
 //
-// Owner:     restart. Callers: ckpt-restart's main thread; of a job, start() and join() are called by the thread that
-//            feeds all processes (restart_job.cc). The new process: process_fds(), give_up_our_ends().
+// Owner:     restart. Callers: ckpt-restart's main thread; of a job, start() and join() are called by the
+//            thread that feeds all processes (restart_job.cc). The new process: process_fds(),
+//            give_up_our_ends().
 // Memory:    bounded: the ring, and one buffer for each thread, from which it unpacks.
 // Why a ring, not process_vm_writev, and a userfaultfd that the new process opens itself: neither needs a
 // right over that process, in any namespace.

@@ -1,8 +1,9 @@
-// A file, directory or FIFO that a restart makes again under the name that the program knows: it gets that name when it is complete,
-// and is nowhere, or under another name, until then. So a restart that is killed meanwhile leaves nothing that the next one, or
-// somebody else, takes for it.
+// A file, directory or FIFO that a restart makes again under the name that the program knows: it gets that
+// name when it is complete, and is nowhere, or under another name, until then. So a restart that is killed
+// meanwhile leaves nothing that the next one, or somebody else, takes for it.
 //
-// Owner:     restart/files. Callers: what puts files back (vanished_file.cc; saved_files.cc, old_names.cc, changed_files.cc of descriptors/).
+// Owner:     restart/files. Callers: what puts files back (vanished_file.cc; saved_files.cc, old_names.cc,
+//            changed_files.cc of descriptors/).
 // Never:     replaces what has the name already.
 #pragma once
 

@@ -1,5 +1,6 @@
-// A file that shuts out its own user (chmod 0) after the program has opened it. ckpt-restart itself cannot open it; the new process
-// can, for in the user namespace that a user's restart needs it may open what belongs to its user.
+// A file that shuts out its own user (chmod 0) after the program has opened it. ckpt-restart itself cannot
+// open it; the new process can, for in the user namespace that a user's restart needs it may open what
+// belongs to its user.
 //
 // Owner:     restart. Callers: the checks of mapped and open files, before anything is touched.
 #pragma once

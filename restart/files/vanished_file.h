@@ -1,7 +1,8 @@
 // Files that the program had mapped and that are gone, of which the image has all: made again under their
 // names.
 //
-// Owner:     restart. Callers: ckpt-restart, which only asks; the child, which makes them; for the processes of
+// Owner:     restart. Callers: ckpt-restart, which only asks; the child, which makes them; for the processes
+//            of
 // a job the planter, one after the other, before there is a second process that could make the same file.
 // Never:     follows a link, writes into a directory that somebody else could have prepared.
 #pragma once
@@ -29,9 +30,9 @@ using ReturningFiles = std::map<std::string, bool, std::less<>>;
 // by another process of its job, or not at all.
 void add_returning_files(const ImageMeta& meta, ReturningFiles& files);
 
-// Makes those of this process that are gone now: new files of the old size, mode 0600, that belong to its user;
-// with the directories (0700) that are missing. kFileChanged: one cannot be made, or where it would be made others
-// may write.
+// Makes those of this process that are gone now: new files of the old size, mode 0600, that belong to its
+// user; with the directories (0700) that are missing. kFileChanged: one cannot be made, or where it would be
+// made others may write.
 Result<void> make_returning_files(const ImageMeta& meta, const std::function<void(std::string_view)>& say);
 
 // The directories above `file`, an absolute path, that are missing, for the user of the process: 0700.

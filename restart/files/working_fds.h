@@ -1,8 +1,8 @@
 // ckpt-restart's own descriptors in the child, above every number that the saved process used, so
 // that they are never in the way and one close_range ends them all.
 //
-// Owner:     restart. One WorkingFds in the child (of a job, one in the planter too), from before the first saved
-//            descriptor is made until the restorer closes everything from first() on.
+// Owner:     restart. One WorkingFds in the child (of a job, one in the planter too), from before the first
+//            saved descriptor is made until the restorer closes everything from first() on.
 // Callers:   restart/tree, restart/job, restart/descriptors, restart/channels, restart/plan: one thread.
 // Never:     closes or replaces a descriptor below first(), but in hold_numbers() and park_at_home().
 #pragma once
@@ -19,8 +19,8 @@ namespace ckpt {
 class WorkingFds {
  public:
   // highest_saved: the highest descriptor number in the image, -1 if none. Raises the soft limit on
-  // descriptors as far as the hard one allows, and the hard one where that is allowed; kUnavailable when even that
-  // leaves no room.
+  // descriptors as far as the hard one allows, and the hard one where that is allowed; kUnavailable when even
+  // that leaves no room.
   Result<void> open_above(int highest_saved);
 
   // The lowest number that is ours.

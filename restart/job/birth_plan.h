@@ -1,12 +1,12 @@
-// How the processes of a job come into being: which process forks which, in which session, and which is the parent
-// of each in the end.
+// How the processes of a job come into being: which process forks which, in which session, and which is the
+// parent of each in the end.
 //
 // Owner:     restart. Callers: ckpt-restart, before anything is touched; one thread.
 // Never:     makes a process: this is arithmetic on the manifest.
-// A session and a process group are inherited by fork, or made by their leader. So a process must be forked by a
-// process that is in its session at that moment: by its parent, before or after that calls setsid. If the parent is
-// in another session, a helper in the right session forks it, and exits, so that its adopter gets it.
-// A helper also leads a session or group whose leader is gone.
+// A session and a process group are inherited by fork, or made by their leader. So a process must be forked
+// by a process that is in its session at that moment: by its parent, before or after that calls setsid. If
+// the parent is in another session, a helper in the right session forks it, and exits, so that its adopter
+// gets it. A helper also leads a session or group whose leader is gone.
 //
 //   planter (a child of ckpt-restart or of the namespace's init; it exits, and these adopt)
 //      ├── root ── ...

@@ -37,8 +37,8 @@ Result<void> check_writers(const std::string& path) {
   return {};
 }
 
-// An image belongs to the user whose process has written it, and may name any user and any file. A restart must not
-// do for its writer what that user could not do himself.
+// An image belongs to the user whose process has written it, and may name any user and any file. A restart
+// must not do for its writer what that user could not do himself.
 Result<void> check_member_writer(const ManifestMember& m, const std::string& path) {
   struct stat st;
   if (lstat(path.c_str(), &st) != 0) return {};  // its reader says why

@@ -40,8 +40,8 @@ struct JobPlan {
 Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory,
                                                    bool trust);
 
-// Opens manifest and images, and checks who may have written them and that they belong together. trust: does not
-// ask who wrote them.
+// Opens manifest and images, and checks who may have written them and that they belong together. trust: does
+// not ask who wrote them.
 Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool trust);
 
 // Plans the births, with ids for helpers that no process has.

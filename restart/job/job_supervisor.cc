@@ -221,8 +221,8 @@ bool JobSupervisor::all_reached(RestartStage stage) const {
   return true;
 }
 
-// A process that stays must not end before all are let go. Afterwards programs run, and may end each other before
-// the one that ends has said so.
+// A process that stays must not end before all are let go. Afterwards programs run, and may end each other
+// before the one that ends has said so.
 Result<void> JobSupervisor::look_for_ends() {
   for (size_t i = 0; i < processes_.size(); ++i) {
     Process& p = processes_[i];
@@ -276,8 +276,9 @@ void JobSupervisor::let(ScopedFd& pipe, size_t bytes) {
   }
 }
 
-// Waits until each process has closed its pipe, which it does before any of its threads goes on: a look at /proc after
-// this sees the program's own descriptors only. (A child of an after-restart callback may hold the pipe longer.)
+// Waits until each process has closed its pipe, which it does before any of its threads goes on: a look at
+// /proc after this sees the program's own descriptors only. (A child of an after-restart callback may hold
+// the pipe longer.)
 void JobSupervisor::wait_until_closed() {
   constexpr int kLongestMs = 1000;
   for (ScopedFd& fd : channels_.status) {

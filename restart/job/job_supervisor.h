@@ -1,5 +1,5 @@
-// ckpt-restart while the processes of a job come back: the stage that each has reached, the points at which all
-// wait for ckpt-restart, and the end of all when one fails.
+// ckpt-restart while the processes of a job come back: the stage that each has reached, the points at which
+// all wait for ckpt-restart, and the end of all when one fails.
 //
 // Owner:     restart. Callers: ckpt-restart's main thread, after launch().
 // Never:     lets one of them run before all stand ready; leaves one behind when it has failed.
@@ -44,7 +44,8 @@ class JobSupervisor {
   // Else such notes are among those of the outcome.
   void say_at_once(std::function<void(const std::string&)> say) { say_at_once_ = std::move(say); }
 
-  // Returns when all of them run. The error names the process and the stage that failed; all of them are gone then.
+  // Returns when all of them run. The error names the process and the stage that failed; all of them are gone
+  // then.
   Result<JobOutcome> wait_until_running();
   // For another thread: something has gone wrong that none of the processes will tell.
   void give_up(const Error& error);

@@ -70,8 +70,8 @@ class Tree {
     if (!spec_.meeting->wait(point, spec_.go_fd)) _exit(kExitSystem);
   }
 
-  // A time namespace for all: its clocks are set when all have their memory. The process that prepares it must live
-  // until then, and may have no children, which would be in it too early.
+  // A time namespace for all: its clocks are set when all have their memory. The process that prepares it
+  // must live until then, and may have no children, which would be in it too early.
   Result<void> prepare_clocks() {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -125,7 +125,8 @@ class Tree {
                       errno_name(e));
   }
 
-  // What its parent gets at its end (clone(2)). Who loses his parent, as one that is adopted does, sends SIGCHLD from then on.
+  // What its parent gets at its end (clone(2)). Who loses his parent, as one that is adopted does, sends
+  // SIGCHLD from then on.
   int exit_signal(int i) const {
     const Birth& b = birth(i);
     return b.member >= 0 && b.parent != kPlanter && b.adopter == kNobody ? job_.member(b).exit_signal
@@ -210,7 +211,8 @@ class Tree {
     if (terminal >= 0 && ioctl(terminal, TIOCSCTTY, 0) != 0) fail(no_place(b, "session's terminal", b.sid));
   }
 
-  // All groups are there: sets the foreground group. A member that had given up its session's terminal does so again.
+  // All groups are there: sets the foreground group. A member that had given up its session's terminal does
+  // so again.
   void settle_terminal(const Birth& b) {
     if (b.member < 0) return;
     const ManifestMember& m = job_.member(b);

@@ -228,7 +228,8 @@ class Gatherer {
                        [&](const DescriptorRecord& d) { return d.open_file == user.open_file; });
   }
 
-  // Of an epoll: 0: the member has no descriptor of it; else how many watches are on files that it has, and one more.
+  // Of an epoll: 0: the member has no descriptor of it; else how many watches are on files that it has, and
+  // one more.
   size_t count_reachable(const FileOfMember& user) const {
     const ParsedOpenFile* file = meta(user.member).open_file(user.open_file);
     if (file == nullptr || !has_descriptor(user)) return 0;
@@ -242,8 +243,8 @@ class Gatherer {
     return count;
   }
 
-  // The member that makes it: one with a descriptor, for it may wait in a socket of others; an epoll the one that has most of
-  // what it watches.
+  // The member that makes it: one with a descriptor, for it may wait in a socket of others; an epoll the one
+  // that has most of what it watches.
   std::vector<FileOfMember>::iterator maker_of(const ParsedOpenFile& f,
                                                std::vector<FileOfMember>& users) const {
     if (kind_of(f) != OpenFileKind::kEpoll) {

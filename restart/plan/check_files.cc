@@ -88,7 +88,8 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ, const ReturningF
   ScopedFd fd(open(path.c_str(),
                    (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
-    // Or it has gone while others were looked at: each Java that starts removes the files of those that have ended.
+    // Or it has gone while others were looked at: each Java that starts removes the files of those that have
+    // ended.
     if (errno == ENOENT && (returning.count(path) != 0 || can_be_made_again(m))) return {};
     const int error = errno;
     struct stat st;

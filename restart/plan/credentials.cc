@@ -111,8 +111,9 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   constexpr uint64_t kDropBounding = uint64_t{1} << CAP_SETPCAP;
   args.drop_bounding = (own.effective & kDropBounding) != 0 ? own.bounding & ~p.cap_bounding : 0;
   args.change_capabilities = !stays || args.drop_bounding != 0;
-  // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service manager
-  // that then became the program's user. And other threads than the first may be other users, with more capabilities.
+  // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service
+  // manager that then became the program's user. And other threads than the first may be other users, with
+  // more capabilities.
   args.keep_capabilities = own.permitted;
   args.library.set_capabilities = args.change_capabilities != 0 ? kSetsCapabilities : 0u;
   if (args.change_ids != 0 && args.set_groups != 0) args.library.set_capabilities |= kChoosesUsers;

@@ -27,8 +27,9 @@ bool has_view(const SharedObject& o) {
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
-// One without a key has nothing but its number, which another one may have by now: after a reboot they begin anew. One that was
-// made since and is in use is somebody else's. (Not in use: an earlier restart from this image has made it.)
+// One without a key has nothing but its number, which another one may have by now: after a reboot they begin
+// anew. One that was made since and is in use is somebody else's. (Not in use: an earlier restart from this
+// image has made it.)
 bool may_be_the_same(const shmid_ds& now, const MappingRecord& then, int64_t taken_ns) {
   const bool made_since = int64_t{now.shm_ctime} * 1'000'000'000 > taken_ns;
   return now.shm_perm.__key == then.sysv_key &&
@@ -63,8 +64,8 @@ Result<void> write_contents(const ImageMeta& meta, uint64_t number, int fd, cons
   return {};
 }
 
-// With its old number, if that is free; -1 and errno. The kernel gives the number in shm_next_id to the next segment that any
-// process makes: if another process was first, the number is written again.
+// With its old number, if that is free; -1 and errno. The kernel gives the number in shm_next_id to the next
+// segment that any process makes: if another process was first, the number is written again.
 int make_segment(const MappingRecord& r, uint64_t bytes) {
   constexpr int kTries = 100;
   const auto flags = IPC_CREAT | IPC_EXCL | static_cast<int>(r.sysv_mode & 0777);

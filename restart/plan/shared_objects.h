@@ -1,7 +1,8 @@
 // Objects that several mappings (or other processes) may share and that no path leads to: shared
 // anonymous memory, memfds, SysV segments, mapped files without a name.
 //
-// Owner:     restart. Callers: the child process, before the restorer runs; before that, of a job, the planter.
+// Owner:     restart. Callers: the child process, before the restorer runs; before that, of a job, the
+//            planter.
 // Each is made once. Memory that a descriptor can stand for is mapped from it by the restorer; the
 // rest (shared anonymous, SysV) is mapped here, inside the restorer range, and the restorer makes
 // further views of it. Contents come with the pages of the mappings, or from FileContentRecords.

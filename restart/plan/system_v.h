@@ -1,11 +1,11 @@
 // System V semaphore sets and message queues: put back once for all processes, before any of them runs.
 //
-// Owner:     restart. Callers: check_system_v: ckpt-restart, before anything is touched. put_back_system_v: the
-//            process of the program, or the planter of a job; one thread.
+// Owner:     restart. Callers: check_system_v: ckpt-restart, before anything is touched. put_back_system_v:
+//            the process of the program, or the planter of a job; one thread.
 // Policy:    they are known by number, and programs remember the number: an object comes back with its old
-//            number or the restart is refused. One that is still there, with the same key, owner and size, gets
-//            values and messages of the checkpoint. Nothing is done to one that belongs to somebody else. One without
-//            a key that a running process uses may be another program's: refused.
+//            number or the restart is refused. One that is still there, with the same key, owner and size,
+//            gets values and messages of the checkpoint. Nothing is done to one that belongs to somebody
+//            else. One without a key that a running process uses may be another program's: refused.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // The kernel's vdso and vvar pages: where ckpt-restart has them, and whether they are those of the image.
 //
-// Owner:     restart. Callers: the plan (identity), restart/plan/memory/restorer_range.cc (pieces to move); one
-//            thread.
+// Owner:     restart. Callers: the plan (identity), restart/plan/memory/restorer_range.cc (pieces to move);
+//            one thread.
 // The vdso reads the vvar pages relative to itself, so all of them move together.
 #pragma once
 

@@ -1,9 +1,9 @@
 // What the processes of one restart tell ckpt-restart: notes and failures in words, and what became
 // of the program.
 //
-// Owner:     restart. One sequenced-packet socket pair. At one end is ckpt-restart; at the other, all together: the
-//            init of a new pid namespace, the program's process until the restorer runs, and of a job the
-//            planter and all processes that it makes. ckpt-restart sends kProceed and kDetach.
+// Owner:     restart. One sequenced-packet socket pair. At one end is ckpt-restart; at the other, all
+//            together: the init of a new pid namespace, the program's process until the restorer runs, and of
+//            a job the planter and all processes that it makes. ckpt-restart sends kProceed and kDetach.
 // Callers:   one thread of each of these processes.
 // Never:     blocks the writer: a message is one packet, and there are few.
 // The stages that the restorer and the library reach go through another pipe (RestartStatus), since

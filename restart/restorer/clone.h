@@ -1,7 +1,7 @@
 // clone3(2) as a fork with a chosen pid and namespaces.
 //
-// Owner:     restart. Callers: ckpt-restart, its init, the loader, the planter and new processes, while they have one
-//            thread.
+// Owner:     restart. Callers: ckpt-restart, its init, the loader, the planter and new processes, while they
+//            have one thread.
 // Never:     runs libc's fork handlers: the child has the caller's libc state, as after a fork of a
 //            single-threaded process, except that libc's cached tid is stale.
 #pragma once

@@ -153,9 +153,9 @@ uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   return low < a.mapping_count ? a.mappings[low].index : 0;
 }
 
-// The kernel may have several mappings of the image as one, which is cut when one of them is registered. It joins the
-// parts again afterwards if they have an anon_vma in common, which a mapping gets with its first page: so a page is
-// made before the cut. The caller drops it.
+// The kernel may have several mappings of the image as one, which is cut when one of them is registered. It
+// joins the parts again afterwards if they have an anon_vma in common, which a mapping gets with its first
+// page: so a page is made before the cut. The caller drops it.
 void give_anon_vma(uint64_t address) { call(__NR_madvise, address, 4096UL, MADV_POPULATE_WRITE); }
 
 long register_range(int userfaultfd, uint64_t start, uint64_t length) {
@@ -357,7 +357,8 @@ void close_own_descriptors(const RestorerArgs& a) {
   call(__NR_close_range, high + 1, ~0u, 0L);
 }
 
-// Closing a descriptor of a file has dropped the process's locks on it, and given them to a process that waited for one.
+// Closing a descriptor of a file has dropped the process's locks on it, and given them to a process that
+// waited for one.
 void take_locks(const RestorerArgs& a, uint32_t& notes) {
   for (uint32_t i = 0; i < a.lock_count; ++i) {
     struct flock lock {};

@@ -1,5 +1,5 @@
-// Everything the freestanding restorer needs, in one struct: written by restart/tree/process.cc (descriptors),
-// restart/plan/credentials.cc and restart/plan/memory/restorer_range.cc (the rest), read by
+// Everything the freestanding restorer needs, in one struct: written by restart/tree/process.cc
+// (descriptors), restart/plan/credentials.cc and restart/plan/memory/restorer_range.cc (the rest), read by
 // restart/restorer/restorer.cc. All are built together, so the layout needs no version.
 //
 // Owner:     restart. The struct, its lists and the restorer's stack live in the restorer range,
@@ -180,7 +180,8 @@ struct RestorerArgs {
   // RestartArgs' capabilities on each of them.
   uint32_t change_ids;  // 1: set uid, gid and groups
   uint32_t
-      change_capabilities;  // 1: keep only those of the program and keep_capabilities, over a change of users too
+      change_capabilities;  // 1: keep only those of the program and keep_capabilities, over a change of users
+                            // too
   uint64_t keep_capabilities;
   uint32_t uid[4], gid[4];
   uint32_t group_count;

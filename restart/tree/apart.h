@@ -1,5 +1,5 @@
-// Parts of a job that come to one host keep what each had on a host of its own: numbers and keys of System V, message
-// queues, names in /dev/shm.
+// Parts of a job that come to one host keep what each had on a host of its own: numbers and keys of System V,
+// message queues, names in /dev/shm.
 //
 // Owner:     restart. Callers: restart_job(), before it checks the job, with one thread.
 #pragma once
@@ -8,8 +8,8 @@
 
 namespace ckpt {
 
-// From now on this process has namespaces of IPC and mounts of its own, with an empty /dev/shm, and so have the processes
-// that it makes. Without the right to that, a user namespace as well. Errors: kUnavailable.
+// From now on this process has namespaces of IPC and mounts of its own, with an empty /dev/shm, and so have
+// the processes that it makes. Without the right to that, a user namespace as well. Errors: kUnavailable.
 Result<void> live_apart();
 // That user namespace was needed: new pid namespaces come with one too.
 bool lives_in_own_user_namespace();

@@ -25,8 +25,9 @@ Error clone_error(long error, int pid) {
                     errno_name(e));
 }
 
-// The new process must not outlive its parent before the program runs. The first process of a new pid namespace
-// does not call this: it sees its parent as 0, alive or gone. The end of the report channel tells it instead.
+// The new process must not outlive its parent before the program runs. The first process of a new pid
+// namespace does not call this: it sees its parent as 0, alive or gone. The end of the report channel tells
+// it instead.
 void die_with_parent(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kExitSystem);

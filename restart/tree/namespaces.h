@@ -1,8 +1,8 @@
 // Which namespaces the restarted program needs, and how they are made.
 //
-// Owner:     restart. Callers: choose_namespaces, first_tid_in_use and write_id_maps: ckpt-restart; mount_proc:
-//            the first process of the new namespaces; prepare_time_namespace: the program's process
-//            while it is still ckpt-restart's code; of a job, the keeper of the clocks (planter.cc).
+// Owner:     restart. Callers: choose_namespaces, first_tid_in_use and write_id_maps: ckpt-restart;
+//            mount_proc: the first process of the new namespaces; prepare_time_namespace: the program's
+//            process while it is still ckpt-restart's code; of a job, the keeper of the clocks (planter.cc).
 //
 // The old thread ids must be had again: libc keeps them in locks, and so do programs. Where they are
 // free and we may choose ids, the program comes back in the present pid namespace. Else it gets a pid
@@ -34,8 +34,8 @@ Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, Namespac
 // The first of tids that is in use here (a thread, a process group), or 0.
 int first_tid_in_use(const std::vector<int>& tids);
 
-// From outside: our own effective ids become `uid` and `gid` inside. A caller that has just entered a user namespace has
-// other ids now: it passes the ids from before as outer_uid, outer_gid.
+// From outside: our own effective ids become `uid` and `gid` inside. A caller that has just entered a user
+// namespace has other ids now: it passes the ids from before as outer_uid, outer_gid.
 Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid);
 Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid, uint32_t outer_uid, uint32_t outer_gid);
 

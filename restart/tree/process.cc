@@ -161,7 +161,8 @@ Result<void> prepare_lazy_memory(OwnFds& fds, const RestorerRange& range) {
   return introduce_to_loader(fds.loader, fds.userfaultfd, range.gate());
 }
 
-// Without a userfaultfd the restorer copies. No right is needed: no thread touches that memory before it is there.
+// Without a userfaultfd the restorer copies. No right is needed: no thread touches that memory before it is
+// there.
 Result<void> prepare_puts(OwnFds& fds) {
   ScopedFd uffd(open_userfaultfd(O_CLOEXEC | O_NONBLOCK, nullptr));
   uffdio_api api{};

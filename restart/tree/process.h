@@ -1,7 +1,7 @@
 // The new process, from its first instruction as a copy of ckpt-restart until the restorer takes over.
 //
-// Owner:     restart. Callers: the child of launch(); of a job, each member (planter.cc). Never returns, never
-//            prints: what it has to say goes through the report channel.
+// Owner:     restart. Callers: the child of launch(); of a job, each member (planter.cc). Never returns,
+//            never prints: what it has to say goes through the report channel.
 #pragma once
 
 #include <map>

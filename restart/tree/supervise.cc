@@ -21,8 +21,8 @@ namespace {
 sigset_t watched_signals() {
   sigset_t set;
   sigfillset(&set);
-  // Not watched: faults, which are ours when they happen; SIGTTIN and SIGTTOU, upon which the program stops itself
-  // and we stop with it (reap()).
+  // Not watched: faults, which are ours when they happen; SIGTTIN and SIGTTOU, upon which the program stops
+  // itself and we stop with it (reap()).
   for (int s : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, SIGTTIN, SIGTTOU}) sigdelset(&set, s);
   return set;
 }
@@ -118,8 +118,8 @@ Result<void> Supervisor::read_stages() {
     if (stage == RestartStage::kMm) outcome_.restorer_notes = status.detail;
     if (stage == RestartStage::kThreadState) outcome_.library_notes = status.detail;
     if (stage == RestartStage::kGo) {
-      // The process closes its end next, before any of its threads goes on: a look at /proc after this sees its
-      // own descriptors only. (A child of an after-restart callback may hold the pipe longer.)
+      // The process closes its end next, before any of its threads goes on: a look at /proc after this sees
+      // its own descriptors only. (A child of an after-restart callback may hold the pipe longer.)
       constexpr int kLongestMs = 1000;
       pollfd closed{status_fd_.get(), POLLIN, 0};
       poll(&closed, 1, kLongestMs);

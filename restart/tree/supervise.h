@@ -55,7 +55,8 @@ class Supervisor {
   int wait_until_ended(const std::function<void()>& loaded);
 
   void send(int signal);
-  // What init, or a process of the restart, says. For one that came before there was a Supervisor, called by its owner.
+  // What init, or a process of the restart, says. For one that came before there was a Supervisor, called by
+  // its owner.
   void take_report(const Report& report, ScopedFd pidfd);
 
   // The program goes on without us.

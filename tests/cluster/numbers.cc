@@ -1,6 +1,7 @@
 // Numbered bytes between two hosts, both ways at full speed, checked at both ends.
 //   numbers server PORT TOTAL GO | numbers client HOST PORT TOTAL GO
-// The last number is held back until there is a file GO: how fast they are does not say when they end. Each end sends TOTAL 64-bit numbers in order and checks those that it gets. At the end it says "sum N".
+// The last number is held back until there is a file GO: how fast they are does not say when they end. Each
+// end sends TOTAL 64-bit numbers in order and checks those that it gets. At the end it says "sum N".
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <poll.h>

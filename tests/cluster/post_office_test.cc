@@ -1,4 +1,5 @@
-// Messages of plug-ins between hosts: nobody gets any before all have handed in, and each gets what is for it, once.
+// Messages of plug-ins between hosts: nobody gets any before all have handed in, and each gets what is for
+// it, once.
 #include "cluster/protocol/post_office.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Links between hosts (cluster/link/sealed_link.h): who is let in, and how long a stranger can hold the caller.
+// Links between hosts (cluster/link/sealed_link.h): who is let in, and how long a stranger can hold the
+// caller.
 #include "cluster/link/sealed_link.h"
 
 #include <gtest/gtest.h>
@@ -39,8 +40,8 @@ TEST(SealedLink, EndsThatKnowTheSecretMeetAndTalk) {
   other.join();
 }
 
-// Messages that are encrypted and decrypted where they are come in between others; one that is longer than the room for it
-// ends the link.
+// Messages that are encrypted and decrypted where they are come in between others; one that is longer than
+// the room for it ends the link.
 void messages_in_place(bool sends_by_libcrypto, bool receives_by_libcrypto) {
   Ends ends = make_ends();
   const Secret secret = make_secret();
@@ -177,8 +178,8 @@ TEST(MessageCipher, OnlyTheNextMessageIsTaken) {
   });
 }
 
-// A program that goes back has the key and the number of then once more, and says something else: whoever has recorded both
-// messages learns nothing by comparing them.
+// A program that goes back has the key and the number of then once more, and says something else: whoever has
+// recorded both messages learns nothing by comparing them.
 TEST(MessageCipher, ALinkThatWentBackEncryptsAnotherMessageOtherwise) {
   with_ciphers([](MessageCipher& seals, MessageCipher& gone_back, MessageCipher& opens) {
     // Zeros encrypted are the key stream.
@@ -202,8 +203,9 @@ TEST(SealedLink, AnotherSecretIsRefused) {
   other.join();
 }
 
-// A stranger sends all that the handshake wants, byte by byte, each within the patience. All together take far longer,
-// so that the proof, which is wrong, is never looked at, however late the accepting thread gets a processor.
+// A stranger sends all that the handshake wants, byte by byte, each within the patience. All together take
+// far longer, so that the proof, which is wrong, is never looked at, however late the accepting thread gets a
+// processor.
 TEST(SealedLink, AStrangerWhoSendsSlowlyIsGivenUp) {
   Ends ends = make_ends();
   constexpr int kPatienceMs = 200;

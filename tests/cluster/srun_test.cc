@@ -1,4 +1,5 @@
-// What ckpt-srun makes of command lines, of the variables of an allocation, and of what tasks write at their PMI sockets.
+// What ckpt-srun makes of command lines, of the variables of an allocation, and of what tasks write at their
+// PMI sockets.
 #include <gtest/gtest.h>
 
 #include "cluster/srun/frames.h"

@@ -236,12 +236,14 @@ TEST_P(Anonymous, Epoll) {
   EXPECT_TRUE(trip.lines.empty());
 }
 
-// The number at which a file was registered belongs to another one now, of the same inode: all eventfds have one.
+// The number at which a file was registered belongs to another one now, of the same inode: all eventfds have
+// one.
 TEST_P(Anonymous, EpollWatchesAnEventFdThatAnotherHasTakenTheNumberOf) {
   trip.setup = [] {
     move_to(epoll_create1(0), 20);
     for (uint32_t i = 0; i < 4; ++i) {
-      // The last two have two registrations at one number, of which either may come first in the kernel's order.
+      // The last two have two registrations at one number, of which either may come first in the kernel's
+      // order.
       const int number = static_cast<int>(5 + i), other = static_cast<int>(30 + i);
       move_to(eventfd(0, 0), number);
       epoll_event e{EPOLLIN, {.u32 = 100 + i}};

@@ -23,8 +23,9 @@
 namespace ckpt::test {
 namespace {
 
-// The successor wants the ports that the subject had. Meanwhile the kernel may give them to any other process of the
-// machine: in a network of its own the test meets nobody else. Without the right to one it shares that of all.
+// The successor wants the ports that the subject had. Meanwhile the kernel may give them to any other process
+// of the machine: in a network of its own the test meets nobody else. Without the right to one it shares that
+// of all.
 class OwnNetwork final : public testing::Environment {
   void SetUp() override {
     if (unshare(CLONE_NEWNET) != 0) return;

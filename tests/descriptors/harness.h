@@ -85,7 +85,8 @@ std::string read_some(int fd, size_t n);
 std::vector<int> open_descriptors();
 // 127.0.0.1, with this port.
 sockaddr_in loopback(uint16_t port);
-// IPv4: what getpeername or getsockname says; a socket that listens on the loopback; both ends of a connection to it.
+// IPv4: what getpeername or getsockname says; a socket that listens on the loopback; both ends of a
+// connection to it.
 sockaddr_in ends_of(int fd, bool peer);
 void listening_tcp(int fd);
 void connected_tcp(int client, int server, int listener);

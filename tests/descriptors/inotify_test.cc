@@ -108,8 +108,8 @@ TEST_P(Inotify, AFileThatIsGoneIsSaid) {
   EXPECT_NE(trip.lines[0].find(a + " cannot be watched (ENOENT)"), std::string::npos) << trip.lines[0];
 }
 
-// Put on by a system call of the program's own, which nobody noted, or renamed since: the handle leads to it. That
-// needs rights.
+// Put on by a system call of the program's own, which nobody noted, or renamed since: the handle leads to it.
+// That needs rights.
 TEST_P(Inotify, NamesThatNobodyNoted) {
   if (geteuid() != 0) GTEST_SKIP() << "open_by_handle_at(2) needs CAP_DAC_READ_SEARCH";
   const std::string a = dir / "a", b = dir / "b", new_b = dir / "new b";

@@ -1,5 +1,5 @@
-// Clients that are not of the program try to connect to it all the time, as those of a server that was killed do. The
-// program's own connections lead where they led, and nobody waits for room.
+// Clients that are not of the program try to connect to it all the time, as those of a server that was killed
+// do. The program's own connections lead where they led, and nobody waits for room.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>

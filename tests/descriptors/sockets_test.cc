@@ -322,7 +322,8 @@ TEST_P(Sockets, ConnectionsToOthersAreNamedAndReset) {
   EXPECT_EQ(trip.notes[0].find("descriptor 20 (socket:["), 0u) << trip.notes[0];
 }
 
-// In a network namespace of its own: two interfaces that take messages to groups, one with a name like a group's.
+// In a network namespace of its own: two interfaces that take messages to groups, one with a name like a
+// group's.
 bool two_interfaces() {
   if (unshare(CLONE_NEWNET) != 0) return false;
   const int control = socket(AF_INET, SOCK_DGRAM, 0);

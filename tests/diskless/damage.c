@@ -1,4 +1,5 @@
-/* Preloaded into the ranks of an MPI program: in what rank 1 receives, from its second message on, some bits are others. A program that
+/* Preloaded into the ranks of an MPI program: in what rank 1 receives, from its second message on, some bits
+ * are others. A program that
    verifies its result finds that. */
 #include <mpi.h>
 

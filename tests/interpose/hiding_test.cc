@@ -106,7 +106,8 @@ TEST_F(Hiding, CannotBeBlocked) {
   EXPECT_EQ(sigismember(&back, SIGUSR1), 1);
 }
 
-// The kernel takes an action without SA_RESTORER, which programs past libc leave out where no handler is installed.
+// The kernel takes an action without SA_RESTORER, which programs past libc leave out where no handler is
+// installed.
 TEST_F(Hiding, CannotBeResetPastLibc) {
   struct {
     uint64_t handler, flags, restorer, mask;

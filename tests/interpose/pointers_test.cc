@@ -1,5 +1,5 @@
-// What a call gets for a wrong address is the kernel's EFAULT, and a timeout in read-only memory is left alone: this library
-// looks at some arguments in the kernel's place, and may not end the program by it.
+// What a call gets for a wrong address is the kernel's EFAULT, and a timeout in read-only memory is left
+// alone: this library looks at some arguments in the kernel's place, and may not end the program by it.
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -73,8 +73,8 @@ TEST_F(Releases, ByTheProgram) {
   munmap(untouched, kMiB);
 }
 
-// While memory is registered MADV_FREE gives it back at once. The kernel refuses it where a file is behind the memory:
-// MADV_DONTNEED would put the file's bytes in the place of the program's.
+// While memory is registered MADV_FREE gives it back at once. The kernel refuses it where a file is behind
+// the memory: MADV_DONTNEED would put the file's bytes in the place of the program's.
 TEST_F(Releases, FreedLazilyOnlyWhereNoFileIs) {
   const int fd = memfd_create("lazily", MFD_CLOEXEC);
   ASSERT_EQ(ftruncate(fd, kMiB), 0);

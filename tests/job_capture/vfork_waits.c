@@ -1,5 +1,5 @@
-// In a thread: a child of vfork that reads a byte, and then executes the program given. Prints "up" before, and the
-// child's wait status.
+// In a thread: a child of vfork that reads a byte, and then executes the program given. Prints "up" before,
+// and the child's wait status.
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
-/* A thread that catches its own system calls, and is in the middle of code that may make none: as Wine runs a program. Another
+/* A thread that catches its own system calls, and is in the middle of code that may make none: as Wine runs a
+ * program. Another
    thread lets it go on when the file `go` is there. Both tell what they have seen as odd_objects.py wants it.
      nested  a timer's signal waits in a stop: its handler is called on the way back, and is in such code itself at the next stop
      shared  two threads name one selector */

@@ -1,10 +1,11 @@
-// Processes that write to one piece of shared anonymous memory at full speed. What each has written, and where, it also
-// knows from its private memory: an image whose shared pages are from another instant than a process's own, or from two,
-// is found at the next step after a restart.
+// Processes that write to one piece of shared anonymous memory at full speed. What each has written, and
+// where, it also knows from its private memory: an image whose shared pages are from another instant than a
+// process's own, or from two, is found at the next step after a restart.
 //
 //   shared_job MIB PROCESSES [fork]      runs until a file named "stop" is in its directory; prints "ok", or what is wrong
 //
-// With `fork` the first process makes children without rest, which write to the memory too, or execute another program.
+// With `fork` the first process makes children without rest, which write to the memory too, or execute
+// another program.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>

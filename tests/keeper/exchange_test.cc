@@ -1,5 +1,5 @@
-// Striping and the exchange of blocks: every code, every loss that it survives, streams of odd lengths; what is damaged or
-// not wanted.
+// Striping and the exchange of blocks: every code, every loss that it survives, streams of odd lengths; what
+// is damaged or not wanted.
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -275,7 +275,8 @@ TEST(Exchange, OneHostsEndIsSeenBetweenExchanges) {
   }
 }
 
-// Nobody listens for it any more, and it has said nothing by itself: that it takes nothing more from here is seen as well.
+// Nobody listens for it any more, and it has said nothing by itself: that it takes nothing more from here is
+// seen as well.
 TEST(Exchange, AHostThatRefusesWhatComesIsSeenBetweenExchanges) {
   Job job("rs:1+1", parts(2));
   job.protect();
@@ -311,7 +312,8 @@ TEST(Exchange, NobodyListensWhenAllHaveMet) {
   }
 }
 
-// The connections are those of the first; what was kept of it, blocks and rooms, is not mixed into the second.
+// The connections are those of the first; what was kept of it, blocks and rooms, is not mixed into the
+// second.
 TEST(Exchange, OthersFollowOverTheSameConnections) {
   for (auto [scheme, hosts] : {std::pair("parity", 3u), {"rs:2+2", 4u}}) {
     SCOPED_TRACE(scheme);
@@ -329,7 +331,8 @@ TEST(Exchange, OthersFollowOverTheSameConnections) {
   }
 }
 
-// Over connections that are there a host receives when it has begun: before, the others send nothing that would fill them.
+// Over connections that are there a host receives when it has begun: before, the others send nothing that
+// would fill them.
 TEST(Exchange, NoBlockIsSentBeforeAllHaveBegun) {
   Job job("parity", {{9 * kStripeBlock}, {9 * kStripeBlock}, {9 * kStripeBlock}});  // some to each host
   job.protect();

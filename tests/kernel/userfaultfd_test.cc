@@ -276,8 +276,8 @@ TEST_F(UserfaultfdTest, HolesAreProtectedOnlyWithUnpopulated) {
   munmap(hole, kPageSize);
 }
 
-// Why WriteProtection::unprotect_many() looks a second time: what was mapped into a hole between both calls would pass for memory
-// that had been protected.
+// Why WriteProtection::unprotect_many() looks a second time: what was mapped into a hole between both calls
+// would pass for memory that had been protected.
 TEST_F(UserfaultfdTest, UnprotectingPassesOverAHole) {
   if (!full_) return;
   protect(true);

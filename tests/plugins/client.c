@@ -1,5 +1,6 @@
-/* A client of a server outside of the job: client PORT COUNT GO. Asks COUNT times for a square, and adds the answers up. Each
- * request with its answer is a critical section. It goes past the half of them when there is a file GO. */
+/* A client of a server outside of the job: client PORT COUNT GO. Asks COUNT times for a square, and adds the
+ * answers up. Each request with its answer is a critical section. It goes past the half of them when there is
+ * a file GO. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

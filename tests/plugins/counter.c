@@ -1,5 +1,6 @@
-/* A static program, which no library is preloaded into: counts until SIGTERM, and writes how far it is into FILE, which has always the same
- * length (CRIU wants that of open files); at the end what it has come to into END: counter FILE END. */
+/* A static program, which no library is preloaded into: counts until SIGTERM, and writes how far it is into
+ * FILE, which has always the same length (CRIU wants that of open files); at the end what it has come to into
+ * END: counter FILE END. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* A plug-in for the tests: its instances in the members of a job greet each other, and write down in CKPT_MEET what happens.
- * CKPT_MEET/refuse: prepare refuses, with the words in that file. CKPT_MEET/hang: it waits until the file is gone.
- * CKPT_MEET/chatter: it posts without end. */
+/* A plug-in for the tests: its instances in the members of a job greet each other, and write down in
+ * CKPT_MEET what happens. CKPT_MEET/refuse: prepare refuses, with the words in that file. CKPT_MEET/hang: it
+ * waits until the file is gone. CKPT_MEET/chatter: it posts without end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

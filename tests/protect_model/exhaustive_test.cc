@@ -1,15 +1,16 @@
-// Protection and copying by the library's own sources, from the back ends' calls of Arming down to the system calls of
-// WriteProtection, Watch, GuardedMemory, PageScan and Copier, with a small kernel beneath (small_kernel.h). Every
-// instant is tried at which a thread of the program may write, give memory back or have it replaced: alone, and two
-// of these in every order. In each stop all that exists is protected and known; what an image has is what there was
-// at the stop; nobody waits for ever, and nothing stays protected.
+// Protection and copying by the library's own sources, from the back ends' calls of Arming down to the system
+// calls of WriteProtection, Watch, GuardedMemory, PageScan and Copier, with a small kernel beneath
+// (small_kernel.h). Every instant is tried at which a thread of the program may write, give memory back or
+// have it replaced: alone, and two of these in every order. In each stop all that exists is protected and
+// known; what an image has is what there was at the stop; nobody waits for ever, and nothing stays protected.
 //
-// Tried by hand, each found. In write_protect.cc: end_serving() leaves faults that it has read; EAGAIN is taken for done;
-// still_protected() is always true; events are read and not told, to Arming or to the copier. In watch.cc: resume() has nobody
-// serve; renew() takes the arena that is given up. In guarded_memory.cc: nothing is busy. In ahead.cc: a call is not announced.
-// In page_scan.cc: what is written to counts as protected. In copier.cc: a segment is kept though a thread wants it.
-// Not found: GuardedMemory::protect() that undoes nothing, unprotect() that stops at the first part that is not registered
-// (Arming unsettles both, and a call is announced while all is registered), and a last gap that scan_unprotected() leaves out.
+// Tried by hand, each found. In write_protect.cc: end_serving() leaves faults that it has read; EAGAIN is
+// taken for done; still_protected() is always true; events are read and not told, to Arming or to the copier.
+// In watch.cc: resume() has nobody serve; renew() takes the arena that is given up. In guarded_memory.cc:
+// nothing is busy. In ahead.cc: a call is not announced. In page_scan.cc: what is written to counts as
+// protected. In copier.cc: a segment is kept though a thread wants it. Not found: GuardedMemory::protect()
+// that undoes nothing, unprotect() that stops at the first part that is not registered (Arming unsettles
+// both, and a call is announced while all is registered), and a last gap that scan_unprotected() leaves out.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -67,7 +68,8 @@ class Exhaustive : public ::testing::TestWithParam<Named> {
       }
     }
   }
-  // The steps from the `next`th on at every instant from `from` on; the last of them at each 25th, but with CKPT_LONG=1.
+  // The steps from the `next`th on at every instant from `from` on; the last of them at each 25th, but with
+  // CKPT_LONG=1.
   void run_all(std::vector<Step>& steps, size_t next, size_t from) {
     if (next == steps.size()) {
       run(steps);
@@ -134,8 +136,9 @@ TEST_P(Exhaustive, TwoStepsAtEachTwoInstants) {
   EXPECT_GT(complete_, runs_ / 2);
 }
 
-// Memory is moved away by a bare mremap, of which nobody is told, and mapped twice again at its place: what the second and
-// the first have there is no memory of the image. (Three times between two calls nobody sees, docs/limits.md.)
+// Memory is moved away by a bare mremap, of which nobody is told, and mapped twice again at its place: what
+// the second and the first have there is no memory of the image. (Three times between two calls nobody sees,
+// docs/limits.md.)
 class Unseen : public Exhaustive {};
 
 TEST_P(Unseen, MemoryThatIsReplacedTwiceWhileItIsCopied) {

@@ -1,5 +1,5 @@
-// Threads of a model that take turns: each goes on when it is told to, until it suspends itself. So the order of
-// events is the test's, and the code that runs on them may be the library's own.
+// Threads of a model that take turns: each goes on when it is told to, until it suspends itself. So the order
+// of events is the test's, and the code that runs on them may be the library's own.
 //
 // Owner:     tests/protect_model. Single-threaded.
 #pragma once

@@ -207,7 +207,8 @@ long SmallKernel::scan(long argument) const {
   uint64_t count = 0;
   a.walk_end = a.end;
   if (!is_here(Addr{a.start})) {
-    // Memory of the library: the one question is whether the fast answer has what is missing (missing_are_written).
+    // Memory of the library: the one question is whether the fast answer has what is missing
+    // (missing_are_written).
     if (only_written) out[count++] = {a.start, a.end, kWritten};
     return static_cast<long>(count);
   }

@@ -1,11 +1,12 @@
-// A kernel for the library's own sources, at the system calls that they make: userfaultfd, mprotect, PAGEMAP_SCAN,
-// msync and the copies of another process's memory answer for a few pages that exist here alone. All other calls go
-// to the real kernel. What it does is what docs/kernel_notes.md says of the real one, each line of which has a test
-// against that (tests/kernel).
+// A kernel for the library's own sources, at the system calls that they make: userfaultfd, mprotect,
+// PAGEMAP_SCAN, msync and the copies of another process's memory answer for a few pages that exist here
+// alone. All other calls go to the real kernel. What it does is what docs/kernel_notes.md says of the real
+// one, each line of which has a test against that (tests/kernel).
 //
-// Owner:     tests/protect_model. One at a time, single-threaded: calls are made on fibers, and what would sleep
-//            suspends its fiber.
-// Callers:   sys::call (own_calls/base/sys.h) of WriteProtection, GuardedMemory, PageScan, Copier; SmallProgram.
+// Owner:     tests/protect_model. One at a time, single-threaded: calls are made on fibers, and what would
+//            sleep suspends its fiber.
+// Callers:   sys::call (own_calls/base/sys.h) of WriteProtection, GuardedMemory, PageScan, Copier;
+//            SmallProgram.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,10 @@
-// A program whose memory a SmallKernel has, and the threads of ours beside it: the agent, which takes checkpoints, the
-// thread that serves faults, and a few of the program's, each of which does one thing and ends.
+// A program whose memory a SmallKernel has, and the threads of ours beside it: the agent, which takes
+// checkpoints, the thread that serves faults, and a few of the program's, each of which does one thing and
+// ends.
 //
-// Owner:     tests/protect_model. Single-threaded: the threads are fibers. Instants are the calls of the kernel that
-//            the agent and the serving thread make: a Step says at which of them a thread of the program begins.
+// Owner:     tests/protect_model. Single-threaded: the threads are fibers. Instants are the calls of the
+//            kernel that the agent and the serving thread make: a Step says at which of them a thread of the
+//            program begins.
 #pragma once
 
 #include <functional>

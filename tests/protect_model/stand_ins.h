@@ -1,5 +1,5 @@
-// What stands in for parts of the library that need a process around them: threads of ours, the stop, requests to the
-// serving thread. One file of bodies, for the sources that are taken as they are.
+// What stands in for parts of the library that need a process around them: threads of ours, the stop,
+// requests to the serving thread. One file of bodies, for the sources that are taken as they are.
 #pragma once
 
 #include <functional>

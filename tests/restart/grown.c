@@ -1,5 +1,5 @@
-/* A thread that maps memory, 4 MiB each time, writes to it and looks at it, again and again; and as many more threads that wait as its input says:
- * a line with their number is answered by it. */
+/* A thread that maps memory, 4 MiB each time, writes to it and looks at it, again and again; and as many more
+ * threads that wait as its input says: a line with their number is answered by it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Uses io_uring by liburing, as it is told by lines of its standard input. Its argument says how the ring is made. */
+/* Uses io_uring by liburing, as it is told by lines of its standard input. Its argument says how the ring is
+ * made. */
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -116,7 +117,8 @@ static void* run(void* how) {
     printf("no rings here: %d\n", r);
     exit(0);
   }
-  /* A number of this thread's own, by which no other may wait. Of a kernel that cannot, the ring goes on without. */
+  /* A number of this thread's own, by which no other may wait. Of a kernel that cannot, the ring goes on
+   * without. */
   if (strcmp(how, "plain") != 0) io_uring_register_ring_fd(&ring);
   printf("up\n");
   fflush(stdout);

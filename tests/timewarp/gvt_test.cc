@@ -9,9 +9,9 @@
 //   ask, look   GvtParty::ask(), poll()
 //
 // A look is not one step: other threads go on while it flushes, and before and after it empties its channels.
-// Stragglers are undone when they come out of the queue in the engine, and when they arrive here: until then they
-// are in the queue, and count. No message, cancellation or waiting event below a GVT that somebody has seen may
-// exist.
+// Stragglers are undone when they come out of the queue in the engine, and when they arrive here: until then
+// they are in the queue, and count. No message, cancellation or waiting event below a GVT that somebody has
+// seen may exist.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,8 +102,8 @@ class World {
                                         [](const Item& a, const Item& b) { return a.time < b.time; });
     const Item event = *first;
     me.queue.erase(first);
-    // To the next thread, close by. Another delay when it is executed again: an event that has gone back does not
-    // always send what it has sent before.
+    // To the next thread, close by. Another delay when it is executed again: an event that has gone back does
+    // not always send what it has sent before.
     const unsigned to = (t + 1) % threads_.size();
     const Item message{event.time + 0.25 * (1 + me.executed++ % 4), next_id_++};
     me.done.push_back({event, message, to});

@@ -27,7 +27,8 @@ long sleeps_in_futex(pid_t tid) {
   return -1;
 }
 
-// A thread at the gate sleeps for at most a second; then it asks whether there is still somebody to open it, and sleeps again.
+// A thread at the gate sleeps for at most a second; then it asks whether there is still somebody to open it,
+// and sleeps again.
 template <typename Held>
 void expect_to_wait() {
   std::atomic<pid_t> tid{0};

@@ -1,5 +1,5 @@
-// POSIX timers as /proc/PID/timers lists them, and made again with the numbers that the program knows; registrations of
-// membarrier(2). Also by kernels that lack the newer calls, which a filter refuses here.
+// POSIX timers as /proc/PID/timers lists them, and made again with the numbers that the program knows;
+// registrations of membarrier(2). Also by kernels that lack the newer calls, which a filter refuses here.
 #include "libckpt_rt/capture/process_timers.h"
 
 #include <errno.h>

@@ -84,7 +84,8 @@ TEST(SpareMemory, AnArenaGoesOnInTheBlockOfAnother) {
   EXPECT_EQ(Addr::of(second.allocate(kMiB)), block.start);
 }
 
-// All buffers are free there, whoever had one of the pool before, and the pages of those that were populated are there.
+// All buffers are free there, whoever had one of the pool before, and the pages of those that were populated
+// are there.
 TEST(SpareMemory, APoolGoesOnInTheMemoryOfAnother) {
   constexpr size_t kBytes = 8 * kMiB, kBuffer = 64 << 10;
   AddrRange memory, touched;

@@ -4,12 +4,12 @@
 // Callers:   that thread only: ran_to() after each batch, judge() at each GVT.
 // Never:     decides what is right, only what is worth while: any width gives the same result.
 //
-// It shrinks by the share undone, from the distance to GVT that the thread has used since it was judged last: the mean over
-// rounds of the longest in each. The last event executed may be a straggler just above GVT, and a width taken from that would
-// be no window at all.
-// It grows while little is undone, if it holds the thread back or is not far beyond what is used. Where it holds the thread
-// back and nothing is undone it doubles: too small a width is not seen in the events, because each thread waits for the
-// other's clock after a few.
+// It shrinks by the share undone, from the distance to GVT that the thread has used since it was judged last:
+// the mean over rounds of the longest in each. The last event executed may be a straggler just above GVT, and
+// a width taken from that would be no window at all.
+// It grows while little is undone, if it holds the thread back or is not far beyond what is used. Where it
+// holds the thread back and nothing is undone it doubles: too small a width is not seen in the events,
+// because each thread waits for the other's clock after a few.
 #pragma once
 
 #include <algorithm>

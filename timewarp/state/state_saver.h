@@ -11,7 +11,8 @@
 // and then either
 //   final()    nothing before GVT is undone: what was kept for it is given back, at once or when a later copy
 //   makes it
-//              useless; true: the state saver still needs the record and its event and will hand them to `drop`
+//              useless; true: the state saver still needs the record and its event and will hand them to
+//              `drop`
 // or, going back from an LP's newest event to the first that is undone,
 //   undo()     one event, newest first
 //   restore()  once: the state is brought to where it was before `first`

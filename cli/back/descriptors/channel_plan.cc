@@ -180,8 +180,8 @@ class ChannelPlan {
     return {};
   }
 
-  // A pseudo-terminal of the job's own. At a checkpoint nothing is in it (docs/descriptors.md), so what is in it now
-  // is dropped.
+  // A pseudo-terminal of the job's own. At a checkpoint nothing is in it (docs/descriptors.md), so what is in
+  // it now is dropped.
   Result<void> terminals() {
     for (const PlannedMember& m : members_) {
       for (const auto& f : m.then->open_files) {
@@ -302,8 +302,8 @@ class ChannelPlan {
     return {};
   }
 
-  // Any process that knows its name may have sent here. No process can send again what another has sent. What has come
-  // since is dropped: a sender in the job will send it again.
+  // Any process that knows its name may have sent here. No process can send again what another has sent. What
+  // has come since is dropped: a sender in the job will send it again.
   Result<void> datagrams(const User& u, const std::vector<WaitingMessage>& before,
                          const std::vector<WaitingMessage>& now) {
     if (!before.empty() && before != now)

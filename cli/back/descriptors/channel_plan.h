@@ -1,7 +1,8 @@
-// What the processes of a job have to do to pipes, connections, counters and groups that they share. Each is put
-// back once, by one of the processes that have it.
+// What the processes of a job have to do to pipes, connections, counters and groups that they share. Each is
+// put back once, by one of the processes that have it.
 //
-// Owner: cli. Ordinary code, one thread. Callers: job_back.cc, when all stand and each was compared by itself.
+// Owner: cli. Ordinary code, one thread. Callers: job_back.cc, when all stand and each was compared by
+// itself.
 #pragma once
 
 #include <string>

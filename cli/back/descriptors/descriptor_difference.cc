@@ -68,8 +68,8 @@ class DescriptorComparison {
            kind_of(f) == OpenFileKind::kConnection;
   }
 
-  // Pairs, and sockets without an address. An address may be somebody else's by now, or kept by the kernel for a while.
-  // A descriptor that waits in a socket is of an open file that the program may still have.
+  // Pairs, and sockets without an address. An address may be somebody else's by now, or kept by the kernel
+  // for a while. A descriptor that waits in a socket is of an open file that the program may still have.
   static bool can_be_made_again(const ParsedOpenFile& f) {
     bool named = kind_of(f) == OpenFileKind::kConnection, has_descriptors = false;
     for_each_detail<SocketDetail>(f, OpenFileDetail::kSocket, [&](const SocketDetail& s, Blob) {
@@ -247,8 +247,8 @@ class DescriptorComparison {
     return {};
   }
 
-  // The state of an open file that other members share is set by each of them, if setting it twice does no harm. For
-  // the kinds here it does: plan_channels() has one member set them.
+  // The state of an open file that other members share is set by each of them, if setting it twice does no
+  // harm. For the kinds here it does: plan_channels() has one member set them.
   static OpenFileKind of_one_kind(OpenFileKind kind) {
     return kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair ||
                    kind == OpenFileKind::kSocket || kind == OpenFileKind::kConnection ||

@@ -35,8 +35,8 @@ struct DescriptorDifference {
 };
 
 // shared: open files in which other members of a job have a part, that goes back with this process. They must
-// still be open; what is in them is the caller's to put back (channel_plan.h). replaced: open files that get their
-// numbers, whatever is there now.
+// still be open; what is in them is the caller's to put back (channel_plan.h). replaced: open files that get
+// their numbers, whatever is there now.
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
                                                  const DescriptorOptions& options, const SharedParts& shared,
                                                  ReplacedFiles replaced);

@@ -20,7 +20,8 @@ std::string name_of(const PlannedMember& m, const ParsedOpenFile& f, int fd) {
   return fmt::format("{} ({}): {}", m.listed->pid, printable(m.listed->name), printable(describe(f, fd)));
 }
 
-// Both ends have to say the same of a connection: where one end has ended its stream the other may not know it yet.
+// Both ends have to say the same of a connection: where one end has ended its stream the other may not know
+// it yet.
 Result<void> plan_one(const PlannedMember& m, const ParsedOpenFile& f, const ImageSocket& was,
                       OtherHosts& others) {
   const auto kept = m.difference->kept.find(f.record.id);

@@ -16,8 +16,8 @@ namespace ckpt::cli {
 
 namespace {
 
-// Sockets of the program at a port that a new socket needs, too: the kernel allows that only if all of them have
-// SO_REUSEADDR. They have it as long as this object lives.
+// Sockets of the program at a port that a new socket needs, too: the kernel allows that only if all of them
+// have SO_REUSEADDR. They have it as long as this object lives.
 class SharedPorts {
  public:
   SharedPorts() = default;

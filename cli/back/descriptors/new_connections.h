@@ -1,5 +1,5 @@
-// Connections to a host of the job that has died: made anew, to the host that has its processes now, by the code of a
-// restart. What waited in them at the checkpoint waits in them again.
+// Connections to a host of the job that has died: made anew, to the host that has its processes now, by the
+// code of a restart. What waited in them at the checkpoint waits in them again.
 //
 // Owner: cli. Ordinary code, one thread. Callers: job_back.cc, when the processes of this host stand.
 #pragma once
@@ -23,12 +23,12 @@ struct StandingMember {
 // Its other end had an address of the host that is lost, which means another host now.
 bool leads_elsewhere_now(const ImageSocket& socket);
 
-// Errors (kUnsupported): the process has something to the host that is lost which is neither an established connection nor a datagram
-// socket (datagram_peers.h): a connection that was just being made.
+// Errors (kUnsupported): the process has something to the host that is lost which is neither an established
+// connection nor a datagram socket (datagram_peers.h): a connection that was just being made.
 Result<void> check_other_sockets(const StandingMember& member, const OtherHosts& others);
 
-// For each member what takes the place of its connections to the host that is lost. Returns when both ends of each are
-// there. Nothing of the program is changed, but for strangers, who have called it meanwhile.
+// For each member what takes the place of its connections to the host that is lost. Returns when both ends of
+// each are there. Nothing of the program is changed, but for strangers, who have called it meanwhile.
 Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,
                                                  OtherHosts& others, Strangers& strangers);
 

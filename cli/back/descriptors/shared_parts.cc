@@ -8,7 +8,8 @@ namespace ckpt::cli {
 
 namespace {
 
-// Kinds whose object number names one object. (Files of anon_inode, such as an eventfd, all have the same number.)
+// Kinds whose object number names one object. (Files of anon_inode, such as an eventfd, all have the same
+// number.)
 bool names_one_thing(const ParsedOpenFile& f) {
   switch (kind_of(f)) {
     case OpenFileKind::kPipe:

@@ -19,8 +19,8 @@ struct SharedParts {
   std::set<uint64_t> objects;  // shared memory that others map as well
 };
 
-// By member, in the order of `members`: pid and image of each. An open file is shared if others have it, too, or
-// the same object by an open file of their own (the other end of a pipe, a memfd), or the other end of the
+// By member, in the order of `members`: pid and image of each. An open file is shared if others have it, too,
+// or the same object by an open file of their own (the other end of a pipe, a memfd), or the other end of the
 // connection.
 std::vector<SharedParts> find_shared_parts(const Manifest& manifest,
                                            const std::vector<std::pair<int, const ImageMeta*>>& members);

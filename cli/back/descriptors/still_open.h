@@ -27,9 +27,9 @@ inline bool is_pair(OpenFileKind kind) {
   return kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair;
 }
 
-// The inode number of these kinds names one object. (Files of anon_inode, such as an eventfd, all have the same
-// number.) Their kind may differ between two images of the same object: it says where the other end was, and images
-// of jobs say that in another way.
+// The inode number of these kinds names one object. (Files of anon_inode, such as an eventfd, all have the
+// same number.) Their kind may differ between two images of the same object: it says where the other end was,
+// and images of jobs say that in another way.
 inline bool is_channel(OpenFileKind kind) {
   return is_pair(kind) || kind == OpenFileKind::kSocket || kind == OpenFileKind::kConnection;
 }

@@ -1,4 +1,5 @@
-// What waits to be received in a socket, as an image tells it, with the descriptors that were sent: is it the same in two images?
+// What waits to be received in a socket, as an image tells it, with the descriptors that were sent: is it the
+// same in two images?
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -23,7 +24,8 @@ struct WaitingMessage {
   std::vector<std::byte> sender;  // its address
   std::vector<std::byte> bytes;
   std::vector<WaitingFile> files;
-  // Who the sender was may be told in other words: a process of the job has another number outside of its namespace.
+  // Who the sender was may be told in other words: a process of the job has another number outside of its
+  // namespace.
   bool operator==(const WaitingMessage& o) const {
     return detail.flags == o.detail.flags && detail.length == o.detail.length && sender == o.sender &&
            bytes == o.bytes && files == o.files;

@@ -1,5 +1,5 @@
-// ckpt back-part: of a job over several hosts, on each of them; see job_back.h and, where another host's processes go on
-// elsewhere, connect_part.h.
+// ckpt back-part: of a job over several hosts, on each of them; see job_back.h and, where another host's
+// processes go on elsewhere, connect_part.h.
 #include <signal.h>
 #include <unistd.h>
 

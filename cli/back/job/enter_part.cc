@@ -38,8 +38,8 @@ bool is_same(const ScopedFd& one, const ScopedFd& other) {
          a.st_dev == b.st_dev;
 }
 
-// A right in a user namespace is one in those below it, so each is entered from the one above. Outermost first; without our
-// own. The list ends early above a namespace that may not be looked at.
+// A right in a user namespace is one in those below it, so each is entered from the one above. Outermost
+// first; without our own. The list ends early above a namespace that may not be looked at.
 std::vector<ScopedFd> user_namespaces_down_to(ScopedFd innermost) {
   const ScopedFd own = namespace_of_process("self", "user");
   std::vector<ScopedFd> all;

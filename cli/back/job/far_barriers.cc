@@ -38,8 +38,8 @@ bool FarBarriers::others_here_at(uint32_t barrier) const {
   return true;
 }
 
-// Behind the second barrier all connections of all hosts are empty, and behind the third nobody sends to another. In
-// between the hosts give each other again what waited in connections between them.
+// Behind the second barrier all connections of all hosts are empty, and behind the third nobody sends to
+// another. In between the hosts give each other again what waited in connections between them.
 Result<void> FarBarriers::come_to(uint32_t barrier) {
   const auto failed = [this] { return gate_->failed.load() != 0; };
   if (barrier == kBackParts) CKPT_TRY(others_.give_back_queues(failed));

@@ -28,8 +28,8 @@ bool borrows_memory(const JobProcess& process);
 
 class JobProcesses {
  public:
-  // digits: the job's id as its environment has it. members: processes that belong to it in any case. over_hosts: other
-  // parts of the job may be on this host, in pid namespaces of their own below this one.
+  // digits: the job's id as its environment has it. members: processes that belong to it in any case.
+  // over_hosts: other parts of the job may be on this host, in pid namespaces of their own below this one.
   JobProcesses(std::string digits, std::set<int> members, bool over_hosts)
       : digits_(std::move(digits)), members_(std::move(members)), over_hosts_(over_hosts) {}
   // All processes of the job but this process and its ancestors. By pid.

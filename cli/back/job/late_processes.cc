@@ -18,8 +18,8 @@ namespace ckpt::cli {
 
 namespace {
 
-// A process that is known to be between fork, exec and the library's start gets there, on a machine that is taken by others
-// late. Any other may just be about to end.
+// A process that is known to be between fork, exec and the library's start gets there, on a machine that is
+// taken by others late. Any other may just be about to end.
 constexpr int64_t kStartNs = 30'000'000'000, kEndNs = 5'000'000'000;
 
 }  // namespace

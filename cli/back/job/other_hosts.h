@@ -1,9 +1,9 @@
-// What the processes of one host that go back have to do with those of the job's other hosts (docs/back.md, "A job
-// over hosts"): at each step all hosts wait for each other, and connections between them get again what waited in
-// them.
+// What the processes of one host that go back have to do with those of the job's other hosts (docs/back.md,
+// "A job over hosts"): at each step all hosts wait for each other, and connections between them get again
+// what waited in them.
 //
-// Owner: cli, the process `ckpt back-part` that the host's agent has started. The agent passes each step on to the
-// head, and the head's answer back.
+// Owner: cli, the process `ckpt back-part` that the host's agent has started. The agent passes each step on
+// to the head, and the head's answer back.
 // Threads: one at a time; from the commit on that of FarBarriers.
 #pragma once
 
@@ -35,18 +35,19 @@ class OtherHosts {
   // socket: to the agent. connections: of the checkpoint, between hosts: [[END, OTHER END, ...], ...].
   OtherHosts(int socket, const nlohmann::json& connections);
 
-  // This host's processes have come to the step. Returns when those of all hosts have; at once for a step that was
-  // passed in an earlier attempt. An error (kUnavailable): the others have given up, the agent is gone, or `gives_up`,
-  // which is called now and then, has returned true.
+  // This host's processes have come to the step. Returns when those of all hosts have; at once for a step
+  // that was passed in an earlier attempt. An error (kUnavailable): the others have given up, the agent is
+  // gone, or `gives_up`, which is called now and then, has returned true.
   Result<void> come_to(const std::string& step, const std::function<bool()>& gives_up = {});
 
   bool leads_there(const SocketName& local, const SocketName& remote) const;
 
-  // A host has died, and another one gets its processes. plan: as a restart gets it, with the connections to that
-  // host alone.
+  // A host has died, and another one gets its processes. plan: as a restart gets it, with the connections to
+  // that host alone.
   Result<void> lose_a_host(const nlohmann::json& plan);
   bool lost_a_host() const { return lost_a_host_; }
-  // The name by which the first process of this host is asked to keep callers (base/protocol/unaccepted_protocol.h).
+  // The name by which the first process of this host is asked to keep callers
+  // (base/protocol/unaccepted_protocol.h).
   void set_holder_of_callers(std::string name) { holder_of_callers_ = std::move(name); }
   const std::string& holder_of_callers() const { return holder_of_callers_; }
   // Where the job's hosts are then, for the library; empty: as at the checkpoint.

@@ -29,8 +29,8 @@ namespace {
 using cluster::AgentAction;
 using cluster::Step;
 
-// In the stop the agent waits for the head three quarters of CKPT_STOP_TIMEOUT (in_stop_ns_): less long than the
-// coordinator waits for the agent.
+// In the stop the agent waits for the head three quarters of CKPT_STOP_TIMEOUT (in_stop_ns_): less long than
+// the coordinator waits for the agent.
 constexpr int64_t kPreparedNs = 60'000'000'000;
 
 }  // namespace
@@ -247,8 +247,8 @@ void Agent::end_all() {
   warden_.end();
   local_.join();
   if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
-  users_
-      .reset();  // last: the agent of the same job that comes next waits for it, and writes a table of its own
+  // Last: the agent of the same job that comes next waits for it, and writes a table of its own.
+  users_.reset();
 }
 
 ExitCode run_agent() {

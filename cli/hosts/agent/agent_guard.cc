@@ -23,7 +23,8 @@ namespace ckpt::cli {
 
 namespace {
 
-// Later than the warden, which stops all processes before it ends the first; sooner than the head gives the host up.
+// Later than the warden, which stops all processes before it ends the first; sooner than the head gives the
+// host up.
 int64_t guard_patience_ns(int patience_ms) { return int64_t{patience_ms} * 1'000'000 / 8 * 9; }
 
 }  // namespace
@@ -38,7 +39,8 @@ Result<void> AgentGuard::begin(int beats, int patience_ms) {
   guard_ = fork();
   if (guard_ == 0) {
     setpgid(0, 0);
-    // Where the agent alone is killed, its files are closed by then: the warden ends the job's processes, in order.
+    // Where the agent alone is killed, its files are closed by then: the warden ends the job's processes, in
+    // order.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // By these it would be one of the job: to be saved, and to be ended.
     unsetenv("CKPT_JOB");

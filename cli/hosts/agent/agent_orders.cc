@@ -95,8 +95,8 @@ void Agent::obey(const Json& j) {
   }
 }
 
-// This host's processes go back in place, with those of other hosts. With a table: a host has died, and another one
-// has its processes.
+// This host's processes go back in place, with those of other hosts. With a table: a host has died, and
+// another one has its processes.
 Result<void> Agent::begin_back(const Json& order) {
   Json plan = order["plan"];
   plan["keeps_callers"] = job_ + ":" + task_.value("host", "");
@@ -133,8 +133,9 @@ bool Agent::stands_behind(uint64_t id) const {
          machine_.phase() == cluster::AgentMachine::Phase::kWaiting;
 }
 
-// Another host was left, where nothing of the job runs any more. This host's processes take their new sockets, and go on
-// when the head says that the checkpoint counts: no time-out lets them go on before, but the loss of the head.
+// Another host was left, where nothing of the job runs any more. This host's processes take their new
+// sockets, and go on when the head says that the checkpoint counts: no time-out lets them go on before, but
+// the loss of the head.
 Result<void> Agent::reconnect(const Json& order) {
   if (!stands_behind(order.value("id", uint64_t{0})))
     return failure(ExitCode::kTimeout, "agent", "its processes do not stand any more", "try again");
@@ -149,7 +150,8 @@ Result<void> Agent::reconnect(const Json& order) {
   return {};
 }
 
-// The job goes on elsewhere, if all of it stands everywhere: nothing runs on after the instant of the checkpoint.
+// The job goes on elsewhere, if all of it stands everywhere: nothing runs on after the instant of the
+// checkpoint.
 void Agent::hear_of_move(const std::string& say, uint64_t id) {
   const bool stands = stands_behind(id);
   if (stands) deadline_ns_ = now_ns() + kInDoubtNs;

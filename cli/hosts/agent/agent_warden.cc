@@ -30,7 +30,8 @@ namespace {
 constexpr int64_t kLongestRoundNs = 60'000'000'000;
 constexpr int64_t kStopNs = 5'000'000'000;
 
-// All that the job has here: below the agent, if that lives, and what was left to others when an agent was killed.
+// All that the job has here: below the agent, if that lives, and what was left to others when an agent was
+// killed.
 std::set<int> processes_of(const std::string& job, pid_t agent) {
   std::set<int> all;
   const auto add_below = [&all](int pid) {

@@ -1,10 +1,10 @@
-// What watches the agent of a host whose job goes on elsewhere when the host is lost (--recover). An agent that hangs or is
-// killed ends nothing, while its host's processes run on; so a process beside it, the warden, ends them, and then the
-// agent, before the head gives the host up. By the agent's end the head hears of it. Where the warden is frozen as well, the guard
-// does (agent_guard.h).
+// What watches the agent of a host whose job goes on elsewhere when the host is lost (--recover). An agent
+// that hangs or is killed ends nothing, while its host's processes run on; so a process beside it, the
+// warden, ends them, and then the agent, before the head gives the host up. By the agent's end the head hears
+// of it. Where the warden is frozen as well, the guard does (agent_guard.h).
 //
-// Owner: cli, the agent. Callers: its one thread; beats come from a thread of this object, as long as the agent's own
-//        thread comes round.
+// Owner: cli, the agent. Callers: its one thread; beats come from a thread of this object, as long as the
+//        agent's own thread comes round.
 // Never: ends anything while the agent lives and beats, or when it has ended in order.
 #pragma once
 

@@ -15,10 +15,12 @@ struct CalledHead {
   cluster::SealedLink link;  // closed: the head was gone again
   std::string own_address;   // of this host, as the head sees it
 };
-// task: what `ckpt run --hosts` has written to the agent's standard input. The head is told what this host is.
+// task: what `ckpt run --hosts` has written to the agent's standard input. The head is told what this host
+// is.
 Result<CalledHead> call_head(const Json& task);
 
-// A port of this address below those that the kernel chooses from: so a restart knows the listening end as a server.
+// A port of this address below those that the kernel chooses from: so a restart knows the listening end as a
+// server.
 Result<ScopedFd> listen_low(const std::string& address, int* port);
 
 }  // namespace ckpt::cli

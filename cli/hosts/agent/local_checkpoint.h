@@ -1,5 +1,5 @@
-// The processes of this host on their way through one checkpoint. A thread asks their coordinator, as `ckpt now` asks,
-// and passes on its steps as events.
+// The processes of this host on their way through one checkpoint. A thread asks their coordinator, as
+// `ckpt now` asks, and passes on its steps as events.
 //
 // Owner: cli, the agent. Callers: the agent's thread; the thread inside ends before the object does.
 #pragma once
@@ -33,8 +33,8 @@ class LocalCheckpoint {
   LocalCheckpoint(const LocalCheckpoint&) = delete;
 
   void begin(int pid, const HostsPart& part, const std::string& leave_out);
-  // kStepContinue, kStepGiveUp, kStepKeep, kStepReconnect: for the step at which it waits, or the next that it comes to.
-  // Processes that are stuck are told nothing before join().
+  // kStepContinue, kStepGiveUp, kStepKeep, kStepReconnect: for the step at which it waits, or the next that
+  // it comes to. Processes that are stuck are told nothing before join().
   void tell(char how, const std::string& more = "");
   // Readable while there are events.
   int fd() const { return event_fd_.get(); }

@@ -29,8 +29,8 @@ std::string what_forbids_part(const std::string& part) {
   for (const ManifestMember& m : entry.manifest.members) {
     if (m.image.empty()) continue;
     auto image = ImageReader::open(part + "/" + m.image);
-    // Slurm's, not ours that was found as srun and has not given itself its name yet. What it has started is below slurmstepd, on
-    // any host: in no part, and missed by nobody but the program.
+    // Slurm's, not ours that was found as srun and has not given itself its name yet. What it has started is
+    // below slurmstepd, on any host: in no part, and missed by nobody but the program.
     if (m.name == "srun" && !(image.ok() && image->meta().mm.exe_path.ends_with("/ckpt-srun")))
       return fmt::format(
           "process {} (srun): what it has started is outside of the job; call it as srun, without a path",

@@ -1,5 +1,5 @@
-// What an agent says of its part of a checkpoint, before the checkpoint counts; and whether the part can come back, by what
-// its images say.
+// What an agent says of its part of a checkpoint, before the checkpoint counts; and whether the part can come
+// back, by what its images say.
 //
 // Owner:     cli/hosts. Callers: the agent, when its part is durable.
 #pragma once

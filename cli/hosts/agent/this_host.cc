@@ -90,7 +90,8 @@ sighandler_t on_hangup_before = SIG_DFL;
 void ignore_hangup() { on_hangup_before = signal(SIGHUP, SIG_IGN); }
 
 int start_process(const std::vector<std::string>& words, int inherited_fd) {
-  // Closed by execve: until then the process is a copy of this one, without the library, which nobody may take for the program.
+  // Closed by execve: until then the process is a copy of this one, without the library, which nobody may
+  // take for the program.
   int until_exec[2] = {-1, -1};
   (void)!pipe2(until_exec, O_CLOEXEC);
   const pid_t child = fork();
@@ -186,7 +187,8 @@ std::vector<int> descendants_but(const std::set<int>& but) {
 
 }  // namespace
 
-// A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the first is ended.
+// A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the
+// first is ended.
 bool end_descendants_standing(const std::set<int>& but) {
   const int64_t deadline = now_ns() + 5'000'000'000;
   for (bool all = false; !all;) {

@@ -1,7 +1,7 @@
 // What ckpt agent looks up about the host that it runs on, and the processes that it starts and ends there.
 //
-// Owner: cli. Callers: agent.cc and call_head.cc, in the agent's one thread; its warden; of own_directory() also the head
-// (moving.cc).
+// Owner: cli. Callers: agent.cc and call_head.cc, in the agent's one thread; its warden; of own_directory()
+// also the head (moving.cc).
 #pragma once
 
 #include <set>
@@ -23,7 +23,8 @@ void set_environment(const Json& settings, const std::string& images, const std:
 void set_allocation(const Json& variables);
 // Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on; srun is ours.
 void set_launchers(const std::string& on);
-// The end of the connection by which this agent was started is not its own end. What it starts is as if it did not ignore it.
+// The end of the connection by which this agent was started is not its own end. What it starts is as if it
+// did not ignore it.
 void ignore_hangup();
 // Leads a group of its own; inherits this descriptor. -1: no process.
 int start_process(const std::vector<std::string>& words, int inherited_fd);
@@ -34,12 +35,14 @@ bool has_ended(int pid);  // also one that is not waited for
 bool is_stopped(int pid);
 // Is this rank of MPI among the processes below this one? By what launchers tell each rank.
 bool has_rank(int rank);
-// Has the first process of this host keep the connections that no process has accepted (docs/hosts.md). hosts: its CKPT_HOSTS.
-// Where it is not there, or does not answer, they stay where they are: the checkpoint will say so.
+// Has the first process of this host keep the connections that no process has accepted (docs/hosts.md).
+// hosts: its CKPT_HOSTS. Where it is not there, or does not answer, they stay where they are: the checkpoint
+// will say so.
 void keep_unaccepted(const std::string& hosts);
 // Asks all processes below this one but these to end, for two seconds, and then ends them.
 void end_descendants(const std::set<int>& but);
-// Ends them where they stand: none runs on because another has ended. False: one of them could not be stopped; none has ended.
+// Ends them where they stand: none runs on because another has ended. False: one of them could not be
+// stopped; none has ended.
 bool end_descendants_standing(const std::set<int>& but);
 
 }  // namespace ckpt::cli

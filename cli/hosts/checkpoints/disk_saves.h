@@ -1,8 +1,8 @@
-// Of a job over hosts whose parts are in keepers' memory every N-th checkpoint goes to a disk as well: each host saves its part
-// at low priority, and when all have, a .hosts file says so. docs/diskless.md.
+// Of a job over hosts whose parts are in keepers' memory every N-th checkpoint goes to a disk as well: each
+// host saves its part at low priority, and when all have, a .hosts file says so. docs/diskless.md.
 //
-// Owner: cli, the head. One thread; nothing waits for a save. One at a time, until all hosts have answered, for they hold locks: a checkpoint
-// that comes while another is saved is passed over, unless that one fails.
+// Owner: cli, the head. One thread; nothing waits for a save. One at a time, until all hosts have answered,
+// for they hold locks: a checkpoint that comes while another is saved is passed over, unless that one fails.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,8 @@ class DiskSaves {
  public:
   // directory: of the job's .hosts files. Nothing is saved unless run.disk_every.
   DiskSaves(Crew& crew, const std::string& directory, const std::string& job, const HostsRun& run);
-  // What the record of checkpoint `id`, which is about to count, says of saves: a head that comes later goes on counting.
+  // What the record of checkpoint `id`, which is about to count, says of saves: a head that comes later goes
+  // on counting.
   Json noted(uint64_t id) const;
   // Another checkpoint counts.
   void counts(const HostsManifest& manifest);

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kHaveNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
 
-// One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an exchange which was
-// given up before say so late.
+// One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an
+// exchange which was given up before say so late.
 Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t id, int64_t patience_ns,
                                   const Meanwhile& meanwhile) {
   std::vector<CrewHost>& hosts = crew.hosts();
@@ -66,7 +66,8 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
   return all;
 }
 
-// From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port" lines.
+// From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port"
+// lines.
 Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<HostsManifest::Part>& parts,
                                    std::vector<uint64_t> lengths, std::vector<Json>* heard,
                                    const Meanwhile& meanwhile) {

@@ -1,7 +1,8 @@
-// The head's half of redundancy: before a checkpoint over hosts counts, its parts' checks are made; at a restart, parts
-// that are gone are computed from those that are there. docs/diskless.md.
+// The head's half of redundancy: before a checkpoint over hosts counts, its parts' checks are made; at a
+// restart, parts that are gone are computed from those that are there. docs/diskless.md.
 //
-// Owner: cli, the head. One thread. What agents say of other things meanwhile is kept for later (CrewHost::early).
+// Owner: cli, the head. One thread. What agents say of other things meanwhile is kept for later
+// (CrewHost::early).
 #pragma once
 
 #include <functional>
@@ -18,12 +19,13 @@ namespace ckpt::cli {
 // Is called ten times a second, or more often, while hosts are waited for. An error ends the waiting with it.
 using Meanwhile = std::function<Result<void>()>;
 
-// When all parts of checkpoint `id` are complete. Returns what the checkpoint has to remember: HostsManifest::redundancy.
+// When all parts of checkpoint `id` are complete. Returns what the checkpoint has to remember:
+// HostsManifest::redundancy.
 Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
                            const std::string& scheme, const Meanwhile& meanwhile);
 
-// Of a checkpoint in keepers' memory: each host that does not have its part gets it. Returns the names of these
-// hosts; it does nothing if no part is gone.
+// Of a checkpoint in keepers' memory: each host that does not have its part gets it. Returns the names of
+// these hosts; it does nothing if no part is gone.
 // kNotFound: more parts are gone than the code gives back; it names their hosts.
 Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, const Meanwhile& meanwhile);
 

@@ -1,7 +1,9 @@
-// The checkpoints of a job over hosts that count, by their .hosts files: which older ones each needs, and which are given up.
+// The checkpoints of a job over hosts that count, by their .hosts files: which older ones each needs, and
+// which are given up.
 //
-// With redundancy a checkpoint has the increments of all hosts since the newest full one. Any host may be lost, and its part of
-// each of those is computed from those of all others. So what one host needs stays on all, and the head decides what goes.
+// With redundancy a checkpoint has the increments of all hosts since the newest full one. Any host may be
+// lost, and its part of each of those is computed from those of all others. So what one host needs stays on
+// all, and the head decides what goes.
 //
 // Owner: cli, the head. One thread.
 // Never: gives up what a checkpoint that stays needs.
@@ -17,11 +19,12 @@ namespace ckpt::cli {
 
 class Records {
  public:
-  // most_increments: between two full ones; 0: each checkpoint is full. keep: how many stay, with what they need; 0: all.
+  // most_increments: between two full ones; 0: each checkpoint is full. keep: how many stay, with what they
+  // need; 0: all.
   Records(std::string directory, std::string job, int keep, uint32_t most_increments);
 
-  // Are all images of the next one to be full? No, while there are fewer than most_increments of them and they are
-  // together no longer than the full one.
+  // Are all images of the next one to be full? No, while there are fewer than most_increments of them and
+  // they are together no longer than the full one.
   bool next_is_full() const;
   // After a checkpoint that failed the hosts' images are full by themselves.
   void failed() { base_.clear(); }
@@ -29,7 +32,8 @@ class Records {
   std::vector<uint64_t> needed(bool full) const { return full ? std::vector<uint64_t>() : base_; }
   // It has its .hosts file.
   void counts(const HostsManifest& manifest, bool full);
-  // Removes .hosts files. Returns of each part its directories that stay, by the part's number; nothing: all stay.
+  // Removes .hosts files. Returns of each part its directories that stay, by the part's number; nothing: all
+  // stay.
   std::vector<std::vector<std::string>> give_up_older();
 
  private:

@@ -1,5 +1,6 @@
-// Who connects to the head while it assembles its hosts: an agent that proves that it knows the job's secret, or a stranger, who
-// may say nothing for as long as SealedLink::accept() waits. Each is met on a thread of its own, so that none waits for another.
+// Who connects to the head while it assembles its hosts: an agent that proves that it knows the job's secret,
+// or a stranger, who may say nothing for as long as SealedLink::accept() waits. Each is met on a thread of
+// its own, so that none waits for another.
 //
 // Owner: cli, the head. Callers: one thread.
 #pragma once

@@ -14,8 +14,8 @@
 
 namespace ckpt::cli {
 
-// By which the user wants the job to end. Such signals are blocked (block_signals()), and read by watch_job(); whoever waits
-// for hosts before that looks for them here. 0: none has come.
+// By which the user wants the job to end. Such signals are blocked (block_signals()), and read by
+// watch_job(); whoever waits for hosts before that looks for them here. 0: none has come.
 int signal_to_end();
 
 struct CrewHost {
@@ -33,15 +33,15 @@ struct CrewHost {
 
 class Crew {
  public:
-  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone. fenced: a host
-  // that is cut off gives up in half that time, for its processes are about to run elsewhere.
+  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone. fenced:
+  // a host that is cut off gives up in half that time, for its processes are about to run elsewhere.
   Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms,
        bool fenced = false);
   ~Crew();
   Crew(const Crew&) = delete;
 
-  // Starts the agents that are not connected. Returns when all are; the error names one that is not, or is a signal's
-  // (exit code 128 and its number).
+  // Starts the agents that are not connected. Returns when all are; the error names one that is not, or is a
+  // signal's (exit code 128 and its number).
   Result<void> assemble();
   // The host is gone: its part of the job is another one's. Before the next assemble().
   void replace(int host, const std::string& where);
@@ -53,13 +53,15 @@ class Crew {
   std::vector<CrewHost>& hosts() { return hosts_; }
   bool tell(int host, const Json& what);
   void tell_all(const Json& what);
-  // One message of that kind from each agent. "cannot" and "ended" are errors, and so is a signal, as above. Other messages before it are dropped;
-  // questions of users ("ask") and later messages go to CrewHost::early.
+  // One message of that kind from each agent. "cannot" and "ended" are errors, and so is a signal, as above.
+  // Other messages before it are dropped; questions of users ("ask") and later messages go to
+  // CrewHost::early.
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
   // The messages that have come from one host. False: its connection is broken.
   bool hear(int host, std::vector<Json>& out);
-  // Hosts that are gone. Each host that seems to be there is asked; it answers, or its connection breaks. The head may
-  // hear of a host's death later than of its consequences on other hosts. Other messages go to CrewHost::early.
+  // Hosts that are gone. Each host that seems to be there is asked; it answers, or its connection breaks. The
+  // head may hear of a host's death later than of its consequences on other hosts. Other messages go to
+  // CrewHost::early.
   std::vector<int> find_gone();
   void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
 

@@ -16,7 +16,8 @@ std::optional<MoveWish> move_in(const Json& question) {
   return question.contains("move") ? std::optional(move_wish_in(question)) : std::nullopt;
 }
 
-// False: it has a value of another kind than is meant, perhaps from a ckpt of another version. The job goes on.
+// False: it has a value of another kind than is meant, perhaps from a ckpt of another version. The job goes
+// on.
 bool read_question(const Json& question, Asker& asker) {
   try {
     asker.leave_out = question.value("leave_out", "");

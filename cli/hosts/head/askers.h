@@ -1,5 +1,5 @@
-// Who has asked the head for something: users here, users on the job's hosts through their agents, signals, the clock. They are served
-// one after the other, and each is answered once.
+// Who has asked the head for something: users here, users on the job's hosts through their agents, signals,
+// the clock. They are served one after the other, and each is answered once.
 //
 // Owner: cli, the head. One thread.
 #pragma once
@@ -44,7 +44,8 @@ class Askers {
   Asker* served() { return served_ ? &*served_ : nullptr; }
   void serve_next();
   void answer(Json what);
-  // Answers one that has asked on a host of the job, whose agent is about to end; others have their answer later.
+  // Answers one that has asked on a host of the job, whose agent is about to end; others have their answer
+  // later.
   void answer_on_host(Json what);
   // Its agent is about to end: those that have asked there are answered by nobody.
   void forget_host(int host);

@@ -205,8 +205,8 @@ void Head::take_facts(int h, Step step, const Json& j) {
   if (step == Step::kDrained && ++drained_ == static_cast<int>(crew_.hosts().size())) match_bookmarks();
   if (step == Step::kDurable) {
     parts_[static_cast<size_t>(h)] = {host.name, host.address, j.value("part", ""), j.value("checksum", "")};
-    // It would count, and could not come back. Another attempt may succeed: the reason may be a connection that
-    // was not accepted yet.
+    // It would count, and could not come back. Another attempt may succeed: the reason may be a connection
+    // that was not accepted yet.
     if (j.contains("no_restart") && why_.empty()) {
       why_ = fmt::format("{}: {}", host.where, j.value("no_restart", ""));
       why_code_ = ExitCode::kNotRestartable;

@@ -1,7 +1,8 @@
 // The head of a job over several hosts: it stays where the user started it, decides about checkpoints, and
 // ends as the program ends.
 //
-// Owner: cli. Callers: in_place.cc; of block_signals() start_over_hosts.cc and look_at_hosts.cc. `ckpt`'s one thread.
+// Owner: cli. Callers: in_place.cc; of block_signals() start_over_hosts.cc and look_at_hosts.cc. `ckpt`'s one
+// thread.
 #pragma once
 
 #include <functional>
@@ -16,12 +17,12 @@
 
 namespace ckpt::cli {
 
-// The signals that watch_job() reads are blocked from now on, SIGPIPE is ignored. Before the first host is called.
-// (start_over_hosts.cc)
+// The signals that watch_job() reads are blocked from now on, SIGPIPE is ignored. Before the first host is
+// called. (start_over_hosts.cc)
 void block_signals();
 
-// All processes of the job were ended, to go on from a checkpoint: elsewhere (cli/hosts/head/moving.h), or where they were, because they
-// could not go back in place (cli/hosts/restart/going_back.h).
+// All processes of the job were ended, to go on from a checkpoint: elsewhere (cli/hosts/head/moving.h), or
+// where they were, because they could not go back in place (cli/hosts/restart/going_back.h).
 struct Moved {
   std::vector<int> parts;  // which go elsewhere
   std::string from, to;
@@ -31,7 +32,8 @@ struct Moved {
   std::string why_not_back;                 // why they did not go back in place; "": they go elsewhere
 };
 
-// How it ended. lost: hosts of the crew that are gone, where the job is to go on without them (HostsRun::recover).
+// How it ended. lost: hosts of the crew that are gone, where the job is to go on without them
+// (HostsRun::recover).
 struct Watched {
   ExitCode exit = ExitCode::kInternal;
   std::vector<int> lost = {};

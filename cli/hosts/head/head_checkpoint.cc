@@ -161,8 +161,8 @@ Result<void> Head::record(uint64_t id) {
   return {};
 }
 
-// First the older .hosts files, by which checkpoints count; the hosts then remove the parts. With redundancy a host does not
-// know what the others need of its parts.
+// First the older .hosts files, by which checkpoints count; the hosts then remove the parts. With redundancy
+// a host does not know what the others need of its parts.
 void Head::give_up_older() {
   const auto stay = records_.give_up_older();
   if (run_.redundancy.empty()) return;

@@ -1,8 +1,8 @@
 // The head of a job over several hosts, as an object: what it knows, and the steps of a checkpoint.
 //
 // Owner: cli. Callers: watch_job(), in `ckpt`'s one thread.
-// Files: head.cc hears hosts, users and signals, and answers them; head_checkpoint.cc leads a checkpoint; head_move.cc has
-// what may follow one.
+// Files: head.cc hears hosts, users and signals, and answers them; head_checkpoint.cc leads a checkpoint;
+// head_move.cc has what may follow one.
 #pragma once
 
 #include <memory>
@@ -61,8 +61,8 @@ class Head {
   Result<void> record(uint64_t id);
   void give_up_older();
   void go_back(const std::string& wish);
-  // How a move ended: the job goes on where it was; the processes of one host are elsewhere, and all stand; or nothing of it
-  // runs any more.
+  // How a move ended: the job goes on where it was; the processes of one host are elsewhere, and all stand;
+  // or nothing of it runs any more.
   enum class MoveEnd { kStays, kMoved, kEnded };
   MoveEnd move(uint64_t id);
   std::optional<MoveEnd> move_in_place(uint64_t id);

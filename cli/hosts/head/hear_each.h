@@ -18,7 +18,8 @@ struct AwaitedWord {
   std::string step = {};  // "": any
   uint64_t id = 0;        // 0: any
   bool may_end =
-      false;  // its processes are being ended: that they have ended, or could not do what they were about, is no error
+      false;  // its processes are being ended: that they have ended, or could not do what they were about, is
+              // no error
 };
 
 struct HearEach {
@@ -27,8 +28,8 @@ struct HearEach {
   std::function<Result<void>()> meanwhile = {};  // called again and again; its error ends the wait
   int failed_host = -1;                          // after an error: whose it was; -1: nobody's
 
-  // A message of each host; null of one of which nothing is awaited. Errors: a host goes meanwhile, also one that has said its
-  // word; one says nothing in time, or that it failed.
+  // A message of each host; null of one of which nothing is awaited. Errors: a host goes meanwhile, also one
+  // that has said its word; one says nothing in time, or that it failed.
   Result<std::vector<Json>> hear(const std::vector<AwaitedWord>& awaited);
 
  private:

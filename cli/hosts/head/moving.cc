@@ -127,7 +127,8 @@ Moving::Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::str
           }(),
           std::vector<std::string>(parts_.size(), to_), run.launch, run.silence_ms, run.recover) {}
 
-// A rank does not go alone: the launcher's daemon of its host is its parent, and ranks of a host share memory.
+// A rank does not go alone: the launcher's daemon of its host is its parent, and ranks of a host share
+// memory.
 Result<std::string> Moving::host_of_rank(Crew& crew, int rank) {
   crew.tell_all({{"say", "rank"}, {"rank", rank}});
   auto all = HearEach{crew, kWordOfHostNs}.hear(std::vector<AwaitedWord>(crew.hosts().size(), {"rank"}));
@@ -199,7 +200,8 @@ Result<void> Moving::bring(const std::vector<HostsManifest::Part>& parts, const 
   return {};
 }
 
-// Copies by the launch commands of both hosts, through the head's host: the transfer is as safe as these commands.
+// Copies by the launch commands of both hosts, through the head's host: the transfer is as safe as these
+// commands.
 Result<void> Moving::copy(const HostsManifest::Part& part, const DoMeanwhile& meanwhile) {
   int ends[2], questions[2];
   if (pipe2(ends, O_CLOEXEC) != 0 || pipe2(questions, O_CLOEXEC) != 0)

@@ -1,9 +1,10 @@
 // ckpt migrate: the processes of one host of a job go on elsewhere. docs/hosts.md, "Going elsewhere".
 //
 // Owner: cli, the head. One thread.
-// Order: prepare() while the job runs; bring() and end_all() while all its processes stand behind a checkpoint that counts.
-// Never: ends a process before all hosts have said that theirs stand; has the job come back before all have said that theirs
-//        are gone.
+// Order: prepare() while the job runs; bring() and end_all() while all its processes stand behind a
+// checkpoint that counts.
+// Never: ends a process before all hosts have said that theirs stand; has the job come back before all have
+//        said that theirs are gone.
 #pragma once
 
 #include <functional>
@@ -28,17 +29,17 @@ MoveWish move_wish_in(const Json& question);
 
 class Moving {
  public:
-  // Which parts go, whether the host is there, and has the same ckpt and libraries as the job's. asked_on: the number of the host on
-  // which it was asked for; -1: where the head is.
+  // Which parts go, whether the host is there, and has the same ckpt and libraries as the job's. asked_on:
+  // the number of the host on which it was asked for; -1: where the head is.
   static Result<std::unique_ptr<Moving>> prepare(Crew& crew, const HostsRun& run, const MoveWish& wish,
                                                  int asked_on);
 
-  // The parts that go, to the new host, unless it can read them where they are. It looks whether they can be restarted there.
-  // meanwhile: called again and again; its error ends it.
+  // The parts that go, to the new host, unless it can read them where they are. It looks whether they can be
+  // restarted there. meanwhile: called again and again; its error ends it.
   Result<void> bring(const std::vector<HostsManifest::Part>& parts,
                      const std::function<Result<void>()>& meanwhile);
-  // Ends the processes of all hosts, which stand at the checkpoint `id`. decided: called once nothing can prevent that. An error
-  // before: none has ended, and all can go on.
+  // Ends the processes of all hosts, which stand at the checkpoint `id`. decided: called once nothing can
+  // prevent that. An error before: none has ended, and all can go on.
   Result<void> end_all(uint64_t id, const std::function<void()>& decided);
 
   const std::vector<int>& parts() const { return parts_; }

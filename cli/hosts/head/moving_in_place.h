@@ -1,11 +1,12 @@
-// ckpt migrate while the others stay: the processes of one host go on elsewhere, and those of all other hosts stand at the
-// same instant and get new connections to them. docs/hosts.md, "Going elsewhere".
+// ckpt migrate while the others stay: the processes of one host go on elsewhere, and those of all other hosts
+// stand at the same instant and get new connections to them. docs/hosts.md, "Going elsewhere".
 //
 // Owner: cli, the head. One thread.
-// Order: run() while all processes stand behind a checkpoint that counts; then the checkpoint's commit lets those of the other
+// Order: run() while all processes stand behind a checkpoint that counts; then the checkpoint's commit lets
+// those of the other
 //        hosts go, and release() those of the new one.
-// Never: lets a process of the new host run before those of the old one have ended, or ends one of these before the new host
-//        and all connections are ready.
+// Never: lets a process of the new host run before those of the old one have ended, or ends one of these
+//        before the new host and all connections are ready.
 #pragma once
 
 #include <functional>
@@ -23,8 +24,9 @@ namespace ckpt::cli {
 
 class MovingInPlace {
  public:
-  // there: the new host's agents, one for each part, which have taken the names of these. They become hosts of the crew;
-  // the old ones are in `there` then. After an error of run() all are where they were when this is destroyed.
+  // there: the new host's agents, one for each part, which have taken the names of these. They become hosts
+  // of the crew; the old ones are in `there` then. After an error of run() all are where they were when this
+  // is destroyed.
   MovingInPlace(Crew& crew, Crew& there, std::vector<int> parts, const HostsRun& run, HostsManifest manifest,
                 std::string path);
   ~MovingInPlace();
@@ -37,8 +39,8 @@ class MovingInPlace {
   bool was_decided() const { return decided_; }
   // After an error of run(): a process has what only a restart of all hosts can move. Nothing was begun.
   bool takes_restart() const { return takes_restart_; }
-  // After an error of run(), if it was decided: is it known that nothing runs on the old host? If not, the job must not be
-  // started again.
+  // After an error of run(), if it was decided: is it known that nothing runs on the old host? If not, the
+  // job must not be started again.
   bool old_has_ended() const { return old_has_ended_; }
   // Then: ends the processes of all hosts where they stand.
   Result<void> end_all();

@@ -15,11 +15,13 @@ namespace ckpt::cli {
 std::string hosts_of_process(int pid);
 // As the process was started with it; "": without it, or nobody may look.
 std::string variable_of_process(int pid, const std::string& variable);
-// The head or the agent of the job that the process belongs to; pid: of any of its processes here, or of the head itself.
+// The head or the agent of the job that the process belongs to; pid: of any of its processes here, or of the
+// head itself.
 enum class JobAnswers { kNoSuchJob, kNobody, kAnswered };
 JobAnswers ask_job_over_hosts(int pid, const Json& question, Json& answer);
-// For a command that is meant for such jobs: the answer without what is for the link alone; nothing: kNoSuchJob. What the head
-// could not do, and that nobody answers, is an error. name: of the process, as the user gave it.
+// For a command that is meant for such jobs: the answer without what is for the link alone; nothing:
+// kNoSuchJob. What the head could not do, and that nobody answers, is an error. name: of the process, as the
+// user gave it.
 Result<std::optional<Json>> answer_of_job_over_hosts(int pid, const std::string& name, const Json& question);
 
 }  // namespace ckpt::cli

@@ -1,4 +1,5 @@
-// A job in an allocation of Slurm: which hosts it has, how agents are started there, and srun, in whose place ckpt-srun comes (docs/srun.md).
+// A job in an allocation of Slurm: which hosts it has, how agents are started there, and srun, in whose place
+// ckpt-srun comes (docs/srun.md).
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -15,10 +16,12 @@ namespace ckpt::cli {
 
 // "srun", or a path of it.
 bool is_srun(const std::string& program);
-// What the line asks srun for, in this allocation. Whatever ckpt-srun would refuse is an error here, before anything is started.
+// What the line asks srun for, in this allocation. Whatever ckpt-srun would refuse is an error here, before
+// anything is started.
 Result<cluster::srun::Step> read_srun(const std::vector<std::string>& program);
 
-// How agents are started in an allocation, unless --launch says it: steps beside all others, with all processors of their nodes.
+// How agents are started in an allocation, unless --launch says it: steps beside all others, with all
+// processors of their nodes.
 inline constexpr const char* kSlurmLaunch =
     "env -u SLURM_LABELIO -u SLURM_STDINMODE -u SLURM_STDOUTMODE -u SLURM_STDERRMODE -u SLURM_CPUS_PER_TASK "
     "-u SLURM_NTASKS_PER_NODE -u SLURM_DISTRIBUTION "
@@ -27,7 +30,8 @@ inline constexpr const char* kSlurmLaunch =
 // Variables of the allocation, for the program: an agent that srun has started has those of its own step.
 std::map<std::string, std::string> variables_of_allocation();
 
-// The way of `ckpt run` to put srun aside for processes of the job: PATH begins with the directory of our srun, if it is installed.
+// The way of `ckpt run` to put srun aside for processes of the job: PATH begins with the directory of our
+// srun, if it is installed.
 void put_stand_ins_ahead();
 
 }  // namespace ckpt::cli

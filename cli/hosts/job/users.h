@@ -1,5 +1,5 @@
-// Sockets by which users ask the agent or head on their host: abstract names, which have no file. Only the same user
-// and root are answered.
+// Sockets by which users ask the agent or head on their host: abstract names, which have no file. Only the
+// same user and root are answered.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

@@ -15,14 +15,14 @@ namespace ckpt::cli {
 
 namespace {
 
-// How long the slowest host may take for one step: reading large images takes its time. Behind the decision a slow
-// host is not to be killed: it is there as long as its agent is. Where a new host takes part, each step may take as
-// long as a restart (kRestartNs), behind the decision, too.
+// How long the slowest host may take for one step: reading large images takes its time. Behind the decision a
+// slow host is not to be killed: it is there as long as its agent is. Where a new host takes part, each step
+// may take as long as a restart (kRestartNs), behind the decision, too.
 constexpr int64_t kStepNs = 120'000'000'000, kRestartNs = 600'000'000'000, kDecidedStepNs = 3600'000'000'000;
 constexpr int kBackLookMs = 20;
 
-// As `ckpt back-part` says them (cli/back/job). When all have said "ready", it is decided. "listening": only where a
-// new host takes part.
+// As `ckpt back-part` says them (cli/back/job). When all have said "ready", it is decided. "listening": only
+// where a new host takes part.
 constexpr const char* kSteps[] = {"prepared",  "standing",  "listening", "ready",
                                   "barrier 1", "barrier 2", "barrier 3", "barrier 4"};
 constexpr const char *kListening = "listening", *kDecisive = "ready", *kLast = "barrier 4", *kDone = "done",

@@ -1,5 +1,5 @@
-// ckpt back of a job over several hosts: the processes of all hosts go back to a checkpoint in place, or none does.
-// docs/back.md, "A job over hosts".
+// ckpt back of a job over several hosts: the processes of all hosts go back to a checkpoint in place, or none
+// does. docs/back.md, "A job over hosts".
 //
 // Owner: cli, the head. One thread.
 // Never:     lets a process go on before those of all hosts have gone back.
@@ -18,7 +18,8 @@
 
 namespace ckpt::cli {
 
-// What a user asks for: a .hosts file, or its directory; "": the job's newest checkpoint. nullopt: something else.
+// What a user asks for: a .hosts file, or its directory; "": the job's newest checkpoint. nullopt: something
+// else.
 std::optional<std::string> back_wish_in(const Json& question);
 
 class GoingBack {
@@ -26,15 +27,15 @@ class GoingBack {
   // path: a checkpoint of this job. Errors: this job or checkpoint cannot go back in place.
   static Result<GoingBack> prepare(Crew& crew, const std::string& job, const std::string& path);
 
-  // parts: of hosts that have died. Other hosts are in their place by now, with agents; these parts are restarted there
-  // while those of the other hosts go back. Before run(). starts outlives this.
+  // parts: of hosts that have died. Other hosts are in their place by now, with agents; these parts are
+  // restarted there while those of the other hosts go back. Before run(). starts outlives this.
   void take_in(std::vector<int> parts, const PartStarts& starts);
-  // What it cost. After an error all go on as they were, unless was_decided(). meanwhile: called again and again; its
-  // error ends the attempt.
+  // What it cost. After an error all go on as they were, unless was_decided(). meanwhile: called again and
+  // again; its error ends the attempt.
   Result<Json> run(const std::function<Result<void>()>& meanwhile);
   bool was_decided() const { return decided_; }
-  // After an error of run(), if it was decided: some processes are as they were then, and some as they are now. Ends all
-  // of them, where they stand. An error: whether some of them run on is not known.
+  // After an error of run(), if it was decided: some processes are as they were then, and some as they are
+  // now. Ends all of them, where they stand. An error: whether some of them run on is not known.
   Result<void> end_all();
   const std::string& path() const { return path_; }
   // After an error of run(): of which host it was; -1: of none.

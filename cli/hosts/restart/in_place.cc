@@ -123,7 +123,8 @@ Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std
     count_deaths(hosts_of(lost, places).size());
     places = in_place.places();
     table = in_place.table();
-    // Drops what hosts have said about going back. Users still wait for an answer, and the program may have ended.
+    // Drops what hosts have said about going back. Users still wait for an answer, and the program may have
+    // ended.
     for (CrewHost& host : crew.hosts()) {
       std::erase_if(host.early, [](const Json& said) {
         const std::string say = said.value("say", "");

@@ -1,5 +1,5 @@
-// Hosts of a job have died: the processes of the others go back in place, and those of the dead are restarted on other
-// hosts. docs/diskless_in_place.md.
+// Hosts of a job have died: the processes of the others go back in place, and those of the dead are restarted
+// on other hosts. docs/diskless_in_place.md.
 //
 // Owner: cli, the head. One thread. Callers: start_over_hosts.cc.
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace ckpt::cli {
 
-// As watch_job(). It returns for a loss only if that takes a restart of the whole job; all that is left of it then still runs.
+// As watch_job(). It returns for a loss only if that takes a restart of the whole job; all that is left of it
+// then still runs.
 Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std::string& name,
                        const std::string& directory, const HostsRun& run, Places& places);
 

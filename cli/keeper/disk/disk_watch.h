@@ -1,5 +1,6 @@
-// Every N-th checkpoint that a keeper holds goes to a disk as well: a process of the keeper's, at low priority, that sees by
-// inotify what is committed in the keeper's memory. The program waits for nothing of it.
+// Every N-th checkpoint that a keeper holds goes to a disk as well: a process of the keeper's, at low
+// priority, that sees by inotify what is committed in the keeper's memory. The program waits for nothing of
+// it.
 //
 // Owner: cli, the keeper. Ends with the keeper.
 #pragma once

@@ -1,5 +1,6 @@
-// The server of PMI for the tasks of one step: what slurmstepd and srun are elsewhere. It is in ckpt-srun, a member of the job, so
-// all that it knows is in a checkpoint, and a task that asks after a restart is answered.
+// The server of PMI for the tasks of one step: what slurmstepd and srun are elsewhere. It is in ckpt-srun, a
+// member of the job, so all that it knows is in a checkpoint, and a task that asks after a restart is
+// answered.
 //
 // Owner:     cluster/srun/pmi. Pure: bytes of a task in, bytes for tasks out. One thread.
 // Never:     believes a task: what is no PMI ends that task's connection.

@@ -1,5 +1,5 @@
-// The two forms of PMI on the socket of a task (PMI_FD): lines of words (PMI-1), and after `cmd=init pmi_version=2`
-// messages of pairs with their length ahead (PMI-2).
+// The two forms of PMI on the socket of a task (PMI_FD): lines of words (PMI-1), and after
+// `cmd=init pmi_version=2` messages of pairs with their length ahead (PMI-2).
 //
 //   PMI-1   cmd=put kvsname=7.0 key=P0 value=abc\n            cmd=put_result rc=0\n
 //   PMI-2   "41    cmd=kvs-put;key=P0;value=abc;thrid=0;"     "29    cmd=kvs-put-response;rc=0;"

@@ -4,7 +4,8 @@
 // share one (dup, dup2). Contents that exist nowhere else (deleted files, memfds, pipes) are in
 // FileContentRecords that name the open file.
 //
-// Owner: image/format. Callers: libckpt_rt/capture/descriptors writes them, image/read checks them, restart/descriptors and cli/ use them.
+// Owner: image/format. Callers: libckpt_rt/capture/descriptors writes them, image/read checks them,
+// restart/descriptors and cli/ use them.
 #pragma once
 
 #include <cstdint>
@@ -225,8 +226,8 @@ enum SocketMessageFlag : uint32_t {
   kMessageTaken = 1u << 2,        // of an urgent byte: the program has had it, only its mark is there
 };
 
-// SO_PEERCRED: who made the pair, connected to this end, or listened where it connected; of a listening socket who listens.
-// The pid as the program sees it.
+// SO_PEERCRED: who made the pair, connected to this end, or listened where it connected; of a listening
+// socket who listens. The pid as the program sees it.
 struct SocketPeerDetail {
   int32_t pid;
   uint32_t uid, gid;
@@ -236,8 +237,8 @@ struct SocketPeerDetail {
 // Who may connect is what the rights of the file say; some programs look at them too.
 struct SocketFileDetail {
   uint32_t mode, uid, gid;  // st_mode and so on
-  // Bytes of what follows. The directory that a relative name is of, if that is not the process's; and where the file is now,
-  // absolute, if its name does not lead there any more. 0: none.
+  // Bytes of what follows. The directory that a relative name is of, if that is not the process's; and where
+  // the file is now, absolute, if its name does not lead there any more. 0: none.
   uint16_t directory_len, now_len;
   // then: both, padded to 8 together
 };

@@ -8,7 +8,8 @@
 // All integers little-endian. All times in nanoseconds. All addresses are of the saved process.
 // Contract: structs only grow with a new format version (image_format.h, kFormatVersion).
 //
-// Owner: image/format. Callers: libckpt_rt/checkpoint writes them, image/read checks them, restart/ and cli/ use them.
+// Owner: image/format. Callers: libckpt_rt/checkpoint writes them, image/read checks them, restart/ and cli/
+// use them.
 #pragma once
 
 #include <cstdint>

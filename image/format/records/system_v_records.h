@@ -19,8 +19,8 @@ enum class SystemVKind : uint32_t {
 inline constexpr uint32_t kMostSemaphores = 65536;    // of a set; Linux allows 65535
 inline constexpr uint16_t kHighestSemaphore = 32767;  // SEMVMX
 
-// RecordType::kSystemV, then data_len bytes: of a set uint16_t values[count]; of a queue `count` messages, the
-// oldest first, each a SystemVMessage and its text, padded with zeros to 8 bytes.
+// RecordType::kSystemV, then data_len bytes: of a set uint16_t values[count]; of a queue `count` messages,
+// the oldest first, each a SystemVMessage and its text, padded with zeros to 8 bytes.
 struct SystemVRecord {
   uint32_t kind;  // SystemVKind
   int32_t id, key;

@@ -55,8 +55,8 @@ class ImageCatalog {
   std::vector<CatalogEntry> entries_;
 };
 
-// What a user may give: an image file, a directory, "DIRECTORY@-N", "DIRECTORY@SEQ", "DIRECTORY@TIME"; of a job
-// "X.job/PID", or "X.job" where it has one process.
+// What a user may give: an image file, a directory, "DIRECTORY@-N", "DIRECTORY@SEQ", "DIRECTORY@TIME"; of a
+// job "X.job/PID", or "X.job" where it has one process.
 // The path of the image file. "-", standard input, is left as it is. A name that exists as it stands is taken
 // as it stands, "@" or not.
 Result<std::string> resolve_image(const std::string& argument);

@@ -178,8 +178,8 @@ class Unpacking {
   std::vector<char> buffer_;
 };
 
-// A process that removes the directory when nobody has the other end of its pipe any more. -1: there is none, and it stays if this
-// process is killed.
+// A process that removes the directory when nobody has the other end of its pipe any more. -1: there is none,
+// and it stays if this process is killed.
 ScopedFd start_janitor(const std::string& directory) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ScopedFd();
@@ -269,7 +269,8 @@ std::unique_ptr<JobSpool> JobSpool::left_before() {
   unsetenv(kLeft);
   const size_t slash = path.rfind('/');
   struct stat st;
-  // An execution keeps the pid. Whoever else sets the variable must not have a directory of his choice removed.
+  // An execution keeps the pid. Whoever else sets the variable must not have a directory of his choice
+  // removed.
   if (pid != getpid() || slash == std::string::npos || lstat(path.substr(0, slash).c_str(), &st) != 0 ||
       !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0 ||
       path.find(kSpoolName) == std::string::npos)

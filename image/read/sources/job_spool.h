@@ -1,8 +1,10 @@
-// A job's checkpoint that comes as one stream (image/format/job_stream.h), as a directory that can be read anywhere.
+// A job's checkpoint that comes as one stream (image/format/job_stream.h), as a directory that can be read
+// anywhere.
 //
 // Owner:     image/read. Callers: main() of ckpt-restart and ckpt's commands; ordinary C++.
-// The directory is in $TMPDIR, else /tmp, 0700, and goes with this object; if this process is killed a child of it, which waits
-// for that, removes it. What is in it is checked by whoever reads it, as any checkpoint is; here only that the stream is whole.
+// The directory is in $TMPDIR, else /tmp, 0700, and goes with this object; if this process is killed a child
+// of it, which waits for that, removes it. What is in it is checked by whoever reads it, as any checkpoint
+// is; here only that the stream is whole.
 #pragma once
 
 #include <unistd.h>
@@ -18,10 +20,11 @@ namespace ckpt {
 
 class JobSpool {
  public:
-  // argument: "-", standard input, or the path of a file. nullptr: no stream of a job; standard input can be read from its
-  // beginning all the same. Errors: 65 damaged or cut, 73 and 74 no room in $TMPDIR.
+  // argument: "-", standard input, or the path of a file. nullptr: no stream of a job; standard input can be
+  // read from its beginning all the same. Errors: 65 damaged or cut, 73 and 74 no room in $TMPDIR.
   static Result<std::unique_ptr<JobSpool>> of(const std::string& argument);
-  // Of a program that executes itself anew: what the first execution has made, for the second. nullptr: there is none.
+  // Of a program that executes itself anew: what the first execution has made, for the second. nullptr: there
+  // is none.
   void leave_to_next_execution();
   static std::unique_ptr<JobSpool> left_before();
   ~JobSpool();

@@ -87,7 +87,8 @@ Result<void> check_trust_in_saved_files(const std::string& directory) {
         shown.text, st.st_mode & 07777);
   }
   while (const dirent* entry = readdir(kept.get())) {
-    // A hard link is the file itself, whosever it is. A name says where a file is put, and a copy what is in it.
+    // A hard link is the file itself, whosever it is. A name says where a file is put, and a copy what is in
+    // it.
     const std::string_view name(entry->d_name);
     if (!name.ends_with(kSavedCopySuffix) && !name.ends_with(kSavedNameSuffix)) continue;
     if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;  // then there is none

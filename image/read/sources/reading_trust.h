@@ -20,8 +20,9 @@ void trust_own_images_only();
 // Of the open file, whose name is `path`.
 Result<void> check_trust(int fd, const std::string& path);
 Result<void> check_directory_trust(const std::string& directory);
-// Of the directory of files kept beside an image, and of the copies in it: a restart puts them where the program
-// had them. There need not be one. A link is the file itself, so its owner is the file's and decides nothing.
+// Of the directory of files kept beside an image, and of the copies in it: a restart puts them where the
+// program had them. There need not be one. A link is the file itself, so its owner is the file's and decides
+// nothing.
 Result<void> check_trust_in_saved_files(const std::string& directory);
 
 }  // namespace ckpt

@@ -1,5 +1,6 @@
-// liburing for the writer. Where the program's calls of liburing lead (libckpt_rt/interpose/rings), the writer's do not: the functions of
-// these names have others in its copy of liburing (image/CMakeLists.txt). One that is missing here does not link.
+// liburing for the writer. Where the program's calls of liburing lead (libckpt_rt/interpose/rings), the
+// writer's do not: the functions of these names have others in its copy of liburing (image/CMakeLists.txt).
+// One that is missing here does not link.
 //
 // Owner: image, write. Header only.
 #pragma once

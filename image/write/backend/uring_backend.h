@@ -48,8 +48,8 @@ class UringBackend final : public FileBackend {
   io_uring ring_;
   void register_staging();
   bool attached_ = false;
-  // The staging memory is pinned once, not for each write, if it is written from often: to pin it touches all of it,
-  // and most of what is written lies elsewhere, or is little.
+  // The staging memory is pinned once, not for each write, if it is written from often: to pin it touches all
+  // of it, and most of what is written lies elsewhere, or is little.
   std::span<std::byte> staging_;
   bool registered_ = false;
   uint32_t from_staging_ = 0;

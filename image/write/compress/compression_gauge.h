@@ -11,11 +11,11 @@
 // processors are busy compressing: it is measured apart for chunks with compressed memory and without. The
 // first chunks are plain: the device's rate is known once the writer has waited for it a few times. While it
 // never waits, and need not encrypt, there is nothing to gain. A writer that compresses may stop waiting, so
-// that a device that has become faster is not noticed: then some plain chunks are written again. Memory that does not compress, or
-// not fast enough, is left alone for a while, twice as long each time: at worst one extent in 1024 is
-// compressed in vain. One extent alone is a try; what goes on being compressed is judged by 4 MiB, so that a
-// turn of another process on the processor does not end it. What was learned serves the next image as well
-// (CompressionKnowledge), but in mode fork, whose images a child writes.
+// that a device that has become faster is not noticed: then some plain chunks are written again. Memory that
+// does not compress, or not fast enough, is left alone for a while, twice as long each time: at worst one
+// extent in 1024 is compressed in vain. One extent alone is a try; what goes on being compressed is judged by
+// 4 MiB, so that a turn of another process on the processor does not end it. What was learned serves the next
+// image as well (CompressionKnowledge), but in mode fork, whose images a child writes.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The chunk that is being filled: takes extents until it is full, and hands it on. Extents may stay where
 // they are, in buffers that are held until the chunk is written.
 //
-// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
-//            start(). Never: releases a buffer before the chunk that holds it is written or given up.
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena
+//            of start(). Never: releases a buffer before the chunk that holds it is written or given up.
 #pragma once
 
 #include "image/write/compress/compression_plan.h"

@@ -1,7 +1,7 @@
 // The buffers from which chunks are being written, by the slot of the chunk, until the chunks are written.
 //
-// Owner:     image/write (ChunkWriter). Callers: the sink's thread only, in the victim. Memory from the arena of
-//            start().
+// Owner:     image/write (ChunkWriter). Callers: the sink's thread only, in the victim. Memory from the arena
+//            of start().
 // Never:     releases a buffer twice, or while its slot is in flight.
 #pragma once
 

@@ -4,8 +4,8 @@
 //   compressed       by the crew, from where they are or from a copy           (memory_writer_packed.cc)
 // and, where the image has the same bytes already, only listed.
 //
-// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
-//            start(). Never: waits for anything but the output.
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena
+//            of start(). Never: waits for anything but the output.
 #pragma once
 
 #include "image/write/compress/compression_crew.h"
@@ -35,7 +35,8 @@ class MemoryWriter {
 
  private:
   // Uncompressed extents, and those of lz4, end at multiples of this: when increments replace part of an
-  // image's memory, what is left of it can be checked and read without the rest. A larger segment is cut there.
+  // image's memory, what is left of it can be checked and read without the rest. A larger segment is cut
+  // there.
   static constexpr uint64_t kExtentBytes = 64u << 10;
 
   struct OpenExtent {

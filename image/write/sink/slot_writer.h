@@ -1,8 +1,8 @@
 // The bytes of an image, in order, on their way to the output: by the write queue as they are, or through
 // encryption. Knows the offset of what comes next, and how long the device was waited for.
 //
-// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
-//            start(). Never: looks into what it writes.
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena
+//            of start(). Never: looks into what it writes.
 //
 //   acquire() -> a slot; its buffer is filled -> write() or discard()
 // With a key there is one buffer, free again when it has been encrypted: the queue's slots are the sealer's.
@@ -42,7 +42,8 @@ class SlotWriter {
   // From this offset on: how far the file has what was written.
   uint64_t written_from(uint64_t offset) const { return queue_.written_from(offset, offset_); }
   uint64_t file_bytes() const { return options_->key != nullptr ? sealer_.file_bytes() : offset_; }
-  // ns since the last call, where they are measured: that the device was waited for, and that encryption took.
+  // ns since the last call, where they are measured: that the device was waited for, and that encryption
+  // took.
   int64_t take_waited();
   int64_t take_sealed();
 

@@ -1,8 +1,8 @@
 // What the image holds: the index of its extents, what it inherits, and what is found to be in it already and
 // so is listed, but not stored again.
 //
-// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena of
-//            start(). Never: writes anything; RepeatedSegments reads the file.
+// Owner:     image/write (DirectSink). Callers: the sink's thread only, in the victim. Memory from the arena
+//            of start(). Never: writes anything; RepeatedSegments reads the file.
 #pragma once
 
 #include <span>

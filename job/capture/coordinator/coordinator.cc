@@ -60,9 +60,10 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   return {};
 }
 
-// Members of another user make their images in the checkpoint's directory, by the descriptor that they get, and names
-// in the directory of saved files, which is made here so that it is not theirs. Both are sticky: a user can remove or
-// replace only his own entries. A restart looks at the owner of each image and of each copy.
+// Members of another user make their images in the checkpoint's directory, by the descriptor that they get,
+// and names in the directory of saved files, which is made here so that it is not theirs. Both are sticky: a
+// user can remove or replace only his own entries. A restart looks at the owner of each image and of each
+// copy.
 Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
   foreign_ = true;
@@ -83,8 +84,8 @@ Result<void> Coordinator::set_modes(long mode) {
   return {};
 }
 
-// Adds and asks processes of the job that are not in members_. True: there were some, or known ones have executed
-// another program.
+// Adds and asks processes of the job that are not in members_. True: there were some, or known ones have
+// executed another program.
 Result<bool> Coordinator::add_new() {
   ArenaVector<Listed> now(arena_);
   if (!list_members(own_job.identity, this_process.pid, arena_, now))
@@ -258,13 +259,15 @@ Coordinator::~Coordinator() {
   // A member may wait for the command to read on.
   if (!done_ && place.streamed) command_.remove();
   if (!done_) abort_all();
-  // Waits for the members: one that has closed its socket writes no more into the directory that is removed below.
+  // Waits for the members: one that has closed its socket writes no more into the directory that is removed
+  // below.
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (Member& m : members_) {
     if (m.socket < 0) continue;
     Message message;
-    // A stopped member that nobody traces any more says nothing until it is continued. One that is traced is waited
-    // for in any case: its agent may sleep on its way to the end, and would be stopped there when it is let go.
+    // A stopped member that nobody traces any more says nothing until it is continued. One that is traced is
+    // waited for in any case: its agent may sleep on its way to the end, and would be stopped there when it
+    // is let go.
     const bool may_answer = !m.seized || !stopped_.is_gone();
     while ((!done_ || m.seized) && may_answer &&
            receive_message(m.socket, deadline, arena_, message) == Received::kMessage) {

@@ -1,11 +1,12 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
-// Files: coordinator.cc has its stages; coordinator_stream.cc what goes to a command instead of a directory; rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it
-// talks with members; coordinator_shared.cc the ledger; hosts.cc the steps over several hosts; coordinator_commit.cc
-// the end.
+// Files: coordinator.cc has its stages; coordinator_stream.cc what goes to a command instead of a directory;
+// rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it talks with members;
+// coordinator_shared.cc the ledger; hosts.cc the steps over several hosts; coordinator_commit.cc the end.
 //
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
-// A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the others.
+// A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the
+// others.
 #pragma once
 
 #include "base/memory/arena.h"
@@ -54,8 +55,8 @@ class Coordinator final : public Session {
  private:
   // How long a member may take to answer the signal: where others have the processors, seconds.
   static constexpr int64_t kPatienceNs = 30'000'000'000;
-  // Members' sockets get numbers above this, where the limit on descriptors allows: a child that writes our image
-  // closes all of those.
+  // Members' sockets get numbers above this, where the limit on descriptors allows: a child that writes our
+  // image closes all of those.
   static constexpr long kFirstSocket = 200;
 
   struct Member {

@@ -1,4 +1,5 @@
-// The end of a job's checkpoint (coordinator.h): its manifest is written, and it counts from then on; older ones go.
+// The end of a job's checkpoint (coordinator.h): its manifest is written, and it counts from then on; older
+// ones go.
 #include "job/capture/coordinator/coordinator.h"
 
 #include <errno.h>
@@ -21,7 +22,8 @@ namespace ckpt::job {
 
 namespace {
 
-// The list has parents first, but for the coordinator itself, which is first, and for processes that were found late.
+// The list has parents first, but for the coordinator itself, which is first, and for processes that were
+// found late.
 void put_parents_first(ArenaVector<ManifestMember>& list) {
   for (size_t i = 0; i < list.size(); ++i) {
     for (size_t tries = list.size(); tries > 0; --tries) {
@@ -87,7 +89,8 @@ Result<void> Coordinator::commit() {
   for (const Member& m : members_) {
     ProcessLook look;
     if (m.stranger) {
-      // Below us, and with an environment that does not name our job. It is in no image of ours, which must be said.
+      // Below us, and with an environment that does not name our job. It is in no image of ours, which must
+      // be said.
       if (!look_at(m.listed.look.pid, look) || look.started != m.listed.look.started || look.ended())
         continue;
       ManifestMember one{};

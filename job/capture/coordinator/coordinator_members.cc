@@ -1,5 +1,5 @@
-// How the coordinator (coordinator.h) asks members, hears them and tells them what is next; and how it notices that a
-// member is gone, silent, or stopped.
+// How the coordinator (coordinator.h) asks members, hears them and tells them what is next; and how it
+// notices that a member is gone, silent, or stopped.
 #include "job/capture/coordinator/coordinator.h"
 
 #include <errno.h>
@@ -28,7 +28,8 @@ namespace {
 
 // How long a member may be without the library before it counts as one that has none.
 constexpr int64_t kStartNs = 5'000'000'000;
-// How long it may be in the dynamic linker, with the library and without its handler: others may have the processors.
+// How long it may be in the dynamic linker, with the library and without its handler: others may have the
+// processors.
 constexpr int64_t kInLinkerNs = 30'000'000'000;
 
 // "12,busybox": pids and program names, or "all".
@@ -114,8 +115,8 @@ Result<void> Coordinator::refuse_deaf(const Member& m) {
 Result<void> Coordinator::ask(Member& m) {
   if (m.state != Member::State::kStarting && m.state != Member::State::kAsked) return {};
   const int pid = m.listed.look.pid;
-  // Opened ahead of the look, so that what is looked at is what gets the signal: the number may come to another process,
-  // which the signal would kill. A filter of system calls may forbid these calls.
+  // Opened ahead of the look, so that what is looked at is what gets the signal: the number may come to
+  // another process, which the signal would kill. A filter of system calls may forbid these calls.
   const ScopedFd pidfd(filtered_ ? -ENOSYS : static_cast<int>(sys::call(__NR_pidfd_open, pid, 0L)));
   ProcessLook look;
   if (!look_at(pid, look) || look.started != m.listed.look.started) {

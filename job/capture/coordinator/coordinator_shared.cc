@@ -18,8 +18,8 @@ bool is_same(const SharedOffer& a, const SharedOffer& b) {
 
 }  // namespace
 
-// Objects that every member which maps them protects, once and at the same addresses. False: there are none, or some
-// member protects nothing.
+// Objects that every member which maps them protects, once and at the same addresses. False: there are none,
+// or some member protects nothing.
 Result<bool> Coordinator::list_shared(ArenaVector<LedgerObject>& objects, LedgerSize& size) {
   ArenaVector<SharedOffer> all(arena_);
   const Error full = make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");

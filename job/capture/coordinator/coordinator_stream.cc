@@ -1,4 +1,5 @@
-// A job's checkpoint that goes to the command of CKPT_TO (image/format/job_stream.h): all members write into one pipe, in turns.
+// A job's checkpoint that goes to the command of CKPT_TO (image/format/job_stream.h): all members write into
+// one pipe, in turns.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,7 +17,8 @@
 
 namespace ckpt::job {
 
-// The command is started when all threads go on; the pipe is there now, so that members get it with what they are asked.
+// The command is started when all threads go on; the pipe is there now, so that members get it with what they
+// are asked.
 Result<void> Coordinator::open_stream(const char* program) {
   CKPT_TRY(note_streamed(directory_, place.sequence));
   const ImageCommand::Facts facts{name_.text, own_job.identity.id, place.sequence, program,
@@ -54,7 +56,8 @@ void Coordinator::watch_no_more(int socket) const {
   if (ends_.valid()) sys::call(__NR_epoll_ctl, ends_.get(), static_cast<long>(EPOLL_CTL_DEL), socket, &none);
 }
 
-// On the writer's thread, which waits: has a member failed? The agent hears of it from the same sockets, and takes its words.
+// On the writer's thread, which waits: has a member failed? The agent hears of it from the same sockets, and
+// takes its words.
 bool Coordinator::is_stream_over(void* coordinator) {
   const auto& self = *static_cast<const Coordinator*>(coordinator);
   epoll_event events[8];

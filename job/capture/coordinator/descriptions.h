@@ -1,7 +1,7 @@
 // Which open file descriptions several members share.
 //
-// Owner:     job. Callers: the coordinator's agent, while all members stand, so that no description is closed and
-//            its address in the kernel used again.
+// Owner:     job. Callers: the coordinator's agent, while all members stand, so that no description is closed
+//            and its address in the kernel used again.
 // Source:    kcmp(2), KCMP_FILE: one order over the descriptions of all processes.
 #pragma once
 

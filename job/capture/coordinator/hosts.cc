@@ -1,5 +1,5 @@
-// The coordinator of one host's processes, where other hosts take part: at each step it asks the agent of this
-// host (cluster/protocol/agent_machine.h), which asks the head of all. docs/hosts.md has the states.
+// The coordinator of one host's processes, where other hosts take part: at each step it asks the agent of
+// this host (cluster/protocol/agent_machine.h), which asks the head of all. docs/hosts.md has the states.
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -47,8 +47,8 @@ Address address_text(const uint8_t (&address)[16], uint16_t port) {
 
 }  // namespace
 
-// What the host agent answers; an error: it is gone, or says nothing in time. patience_ns 0: no limit, for the
-// program runs.
+// What the host agent answers; an error: it is gone, or says nothing in time. patience_ns 0: no limit, for
+// the program runs.
 Result<char> Coordinator::ask_hosts(const char* step, int64_t patience_ns) {
   const int socket = options_.hosts_socket;
   if (tell_line(socket, "need step {}\n", step)) {
@@ -138,8 +138,8 @@ Result<void> Coordinator::drained(std::span<const Bookmark> connections) {
   return tell_all(Step::kPeek);
 }
 
-// Another host was left. A process that could not take its new sockets is neither as it was nor as it is to be, so none
-// goes on: the head hears of it from `ckpt back-part`, and has all ended where they stand.
+// Another host was left. A process that could not take its new sockets is neither as it was nor as it is to
+// be, so none goes on: the head hears of it from `ckpt back-part`, and has all ended where they stand.
 Result<void> Coordinator::reconnect_all() {
   uint64_t cookie = 0;
   if (!receive_exactly(options_.hosts_socket, &cookie, sizeof(cookie)))

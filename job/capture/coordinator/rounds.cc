@@ -1,6 +1,6 @@
-// How the messages of plug-ins (libckpt_rt/checkpoint/preparation.h) go through the coordinator: it waits until all
-// members have posted, then hands out to each member the messages for it. Over several hosts the head does the same
-// with the coordinators.
+// How the messages of plug-ins (libckpt_rt/checkpoint/preparation.h) go through the coordinator: it waits
+// until all members have posted, then hands out to each member the messages for it. Over several hosts the
+// head does the same with the coordinators.
 #include <errno.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Which processes are in the job: found by going through the children of all members, and through those of the
-// ancestors of the first member, whose adopted children may be members too.
+// Which processes are in the job: found by going through the children of all members, and through those of
+// the ancestors of the first member, whose adopted children may be members too.
 //
 // Owner:     job. Callers: the coordinator's agent. Memory from the Arena given.
 #pragma once
@@ -16,13 +16,13 @@ struct Listed {
   bool orphan = false;  // its parent is no member
 };
 
-// All processes of the job but those that threads of ours have made (to write images), parents before their children;
-// also those without the library and those that have ended and were not waited for. own_pid is a member. False: the
-// arena is full.
+// All processes of the job but those that threads of ours have made (to write images), parents before their
+// children; also those without the library and those that have ended and were not waited for. own_pid is a
+// member. False: the arena is full.
 bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Listed>& members);
 
-// The job's first process, if it is an ancestor of ours that was not found to be a member: it belongs to another user,
-// and this process may not look at it. 0: there is none.
+// The job's first process, if it is an ancestor of ours that was not found to be a member: it belongs to
+// another user, and this process may not look at it. 0: there is none.
 int hidden_root(const Identity& job, int own_pid, const ArenaVector<Listed>& members);
 
 // Is there nobody but this process? A cheap look, for programs that never had a child.

@@ -53,8 +53,8 @@ char state_of(int tid) {
   return look_at(tid, look) ? look.state : '\0';
 }
 
-// A process goes on when its first thread has ended (pthread_exit in main), but /proc/PID shows no memory then: that
-// of another thread does.
+// A process goes on when its first thread has ended (pthread_exit in main), but /proc/PID shows no memory
+// then: that of another thread does.
 int thread_with_memory(int pid) {
   if (state_of(pid) != 'Z') return pid;
   int found = pid;

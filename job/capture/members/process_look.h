@@ -54,8 +54,8 @@ Preloaded look_for_library(int pid, int& signal);
 bool blocks_signal(int pid, int signal);
 const char* preloaded_reason(Preloaded how);  // for a manifest and for messages: "static", …
 
-// The value of a variable in its environment, as that was at exec. False: it has none, it cannot be read, or it is
-// too long.
+// The value of a variable in its environment, as that was at exec. False: it has none, it cannot be read, or
+// it is too long.
 bool read_variable(int pid, const char* name, char* value, size_t size);
 // Does its environment, as it was at exec, name this job? -1: it names none, or cannot be read.
 int environment_names_job(int pid, const char digits[33]);

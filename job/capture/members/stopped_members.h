@@ -1,9 +1,10 @@
-// Members of the job that are stopped (SIGSTOP, a terminal's stop): a helper process of the coordinator lets our code
-// run in them (base/tracing/stopped_tracer.h), while everybody else sees them stopped.
+// Members of the job that are stopped (SIGSTOP, a terminal's stop): a helper process of the coordinator lets
+// our code run in them (base/tracing/stopped_tracer.h), while everybody else sees them stopped.
 //
 // Owner:     the coordinator. Callers: its agent.
-// Never:     a thread of the coordinator's own process traces: if it is the stopped one's parent, its wait(2) would be
-//            told. The helper is a process that shares our memory and no descriptor; it ends with the agent.
+// Never:     a thread of the coordinator's own process traces: if it is the stopped one's parent, its wait(2)
+//            would be told. The helper is a process that shares our memory and no descriptor; it ends with
+//            the agent.
 #pragma once
 
 #include "base/memory/arena.h"

@@ -9,8 +9,8 @@ namespace ckpt::excluded_memory {
 namespace {
 
 constexpr uint32_t kMost = 1024;
-// Only threads of the program take the lock, with no other held. The agent reads without it while they stand, perhaps
-// in the middle of a change: so a new entry is written before `count` says that it is there.
+// Only threads of the program take the lock, with no other held. The agent reads without it while they stand,
+// perhaps in the middle of a change: so a new entry is written before `count` says that it is there.
 FutexLock lock;
 CKPT_LARGE_TABLE AddrRange ranges[kMost];
 std::atomic<uint32_t> count{0};

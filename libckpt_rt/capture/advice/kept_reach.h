@@ -1,6 +1,8 @@
-// Where calls went that say something of parts of memory (kept_settings.h): from the lowest to the highest address.
+// Where calls went that say something of parts of memory (kept_settings.h): from the lowest to the highest
+// address.
 //
-// Owner:     libckpt_rt, in its own data. Callers: the program's threads, in interposed calls; the agent, threads standing.
+// Owner:     libckpt_rt, in its own data. Callers: the program's threads, in interposed calls; the agent,
+//            threads standing.
 // Never:     allocates, locks, touches errno.
 #pragma once
 
@@ -27,7 +29,8 @@ struct Reach {
          to > old && !end.compare_exchange_weak(old, to, std::memory_order_relaxed);) {
     }
   }
-  // Where what lies in the range goes to, nobody knows ahead of the call: until it has returned that may be anywhere.
+  // Where what lies in the range goes to, nobody knows ahead of the call: until it has returned that may be
+  // anywhere.
   bool begin_move(Addr from, size_t length) {
     if (common({from, from + length}).empty()) return false;
     moving.fetch_add(1, std::memory_order_relaxed);

@@ -48,7 +48,8 @@ struct PolicyOfPart {
 CKPT_LARGE_TABLE constinit Parts<AddrRange> guards{}, seals{};
 CKPT_LARGE_TABLE constinit Parts<PolicyOfPart> policies{};
 
-// False: the kernel does not tell (Linux 6.13 and 6.14 know guard regions, and show them to nobody), or pagemap is not open.
+// False: the kernel does not tell (Linux 6.13 and 6.14 know guard regions, and show them to nobody), or
+// pagemap is not open.
 bool find_guards(int pagemap, AddrRange range) {
   AddrRange run{};
   for (; !range.empty() && !guards.more; range.start = run.end) {

@@ -110,7 +110,8 @@ bool stands_in_submit(const ThreadSlot& thread, const Count& count, int64_t& unc
   return true;
 }
 
-// Pages of the ring that the program has not touched are in no page table: the checkpoint would take them for zeros.
+// Pages of the ring that the program has not touched are in no page table: the checkpoint would take them for
+// zeros.
 void touch_pages(AddrRange ring) {
   for (uint64_t at = ring.start.value; at < ring.end.value; at += kPageSize)
     (void)*reinterpret_cast<const volatile char*>(at);
@@ -214,7 +215,8 @@ class Nothing {
   iocb* list_[kMost];
 };
 
-// Moves the kernel's tail by as many requests. reap: takes their events away, as a program that reads the ring does.
+// Moves the kernel's tail by as many requests. reap: takes their events away, as a program that reads the
+// ring does.
 long move_tail(uint64_t context, Nothing& nothing, uint32_t requests, bool reap) {
   volatile Ring* ring = ring_at(context);
   while (requests != 0) {

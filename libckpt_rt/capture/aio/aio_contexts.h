@@ -1,6 +1,6 @@
-// Contexts of asynchronous I/O (io_setup(2), libaio). A context is a ring of memory that the kernel maps, "/[aio]"; its id
-// is the ring's address. The ring's tail counts the requests that have ended. Nobody shows which are under way, so
-// submissions are counted:
+// Contexts of asynchronous I/O (io_setup(2), libaio). A context is a ring of memory that the kernel maps,
+// "/[aio]"; its id is the ring's address. The ring's tail counts the requests that have ended. Nobody shows
+// which are under way, so submissions are counted:
 //
 //   under way = submitted - tail, modulo the ring's length: fewer requests than that can be under way
 //
@@ -10,12 +10,14 @@
 // restart   make_again: reads of nothing move the tail of a new context to that of the old one; then the ring is moved to
 //           the old one's place, by which the kernel changes its id
 //
-// A thread may stand anywhere in submit(). Its instruction pointer tells whether its requests are counted (aio_submit.S). A
-// context that was made by a system call instruction of the program's own is not known: no restart is promised.
+// A thread may stand anywhere in submit(). Its instruction pointer tells whether its requests are counted
+// (aio_submit.S). A context that was made by a system call instruction of the program's own is not known: no
+// restart is promised.
 //
 // Owner:     libckpt_rt; in the library's data, so that an image has it.
-// Callers:   setup, submit, destroy: threads of the program. drain, note: the agent, threads standing. make_again: the leader
-//            at restart. in_child: a forked child. To it the rings of its parent are memory, no contexts.
+// Callers:   setup, submit, destroy: threads of the program. drain, note: the agent, threads standing.
+//            make_again: the leader at restart. in_child: a forked child. To it the rings of its parent are
+//            memory, no contexts.
 // Never:     allocates, locks, touches errno.
 // Source:    io_setup(2), fs/aio.c (aio_ring_mremap, refill_reqs_available).
 #pragma once

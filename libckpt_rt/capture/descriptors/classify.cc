@@ -275,16 +275,16 @@ uint32_t count_watches(std::string_view text, int number) {
 
 }  // namespace
 
-// The descriptor of the open file that a watch is on. The watch tells the number at which the file was registered,
-// which another file may have now, also one of the same inode: all eventfds share one, as do all timerfds and epolls.
-// `before`: the lines of the epoll's fdinfo before that of the watch. nullptr: no descriptor is known to be that file;
-// is_another: the one with that number is not.
+// The descriptor of the open file that a watch is on. The watch tells the number at which the file was
+// registered, which another file may have now, also one of the same inode: all eventfds share one, as do all
+// timerfds and epolls. `before`: the lines of the epoll's fdinfo before that of the watch. nullptr: no
+// descriptor is known to be that file; is_another: the one with that number is not.
 const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor& epoll, int number,
                                                         uint64_t inode, std::string_view before,
                                                         bool& is_another) const {
   for (const auto& d : entries_) {
-    // No other open file has a socket's inode. What follows looks at the watches one by one, which takes long in a
-    // server with thousands of connections.
+    // No other open file has a socket's inode. What follows looks at the watches one by one, which takes long
+    // in a server with thousands of connections.
     if (d.fd == number && d.now.inode == inode && S_ISSOCK(d.now.mode) && !d.in_flight) return &d;
   }
   struct {
@@ -410,8 +410,9 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
   return {};
 }
 
-// A periodic timer that has expired, of which nothing was read yet, does not run: fdinfo says that nothing is left of
-// its time. Asked for it, the kernel counts what has gone by since, and starts it again, as at a read.
+// A periodic timer that has expired, of which nothing was read yet, does not run: fdinfo says that nothing is
+// left of its time. Asked for it, the kernel counts what has gone by since, and starts it again, as at a
+// read.
 void DescriptorCapture::take_up_timer(const CapturedDescriptor& d, TimerDetail& timer) {
   if (timer.ticks == 0 || timer.interval_ns == 0 || timer.remaining_ns != 0) return;
   const ScopedFd own(borrow(d));

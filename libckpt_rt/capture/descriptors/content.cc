@@ -53,8 +53,8 @@ class OffsetKept {
 
 }  // namespace
 
-// A description of our own, whose offset is not the program's. Where the file may not be opened again, or opening would
-// break the program's lease, it is a duplicate, which shares the program's offset.
+// A description of our own, whose offset is not the program's. Where the file may not be opened again, or
+// opening would break the program's lease, it is a duplicate, which shares the program's offset.
 int DescriptorCapture::open_for_reading(const CapturedDescriptor& d, bool& shares_offset) const {
   shares_offset = d.has_lease;
   if (d.has_lease) return borrow(d);
@@ -116,7 +116,8 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
   return {};
 }
 
-// Inodes of files that this process maps shared: their bytes can change while their times do not. False: not known.
+// Inodes of files that this process maps shared: their bytes can change while their times do not. False: not
+// known.
 bool DescriptorCapture::list_mapped_shared() {
   ScopedFd maps(static_cast<int>(
       sys::call(__NR_openat, AT_FDCWD, TaskPath(tid_, "maps").c_str(), O_RDONLY | O_CLOEXEC, 0)));
@@ -156,7 +157,8 @@ Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
       std::find(mapped_shared_.begin(), mapped_shared_.end(), d.now.inode) != mapped_shared_.end())
     return false;
   struct stat st;
-  // The clock by which files are stamped: it stands still between two ticks, and while the host runs something else.
+  // The clock by which files are stamped: it stands still between two ticks, and while the host runs
+  // something else.
   const int64_t begin = now_ns(CLOCK_REALTIME_COARSE);
   if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
     return false;
@@ -210,8 +212,8 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
     return a.device != b.now.device ? a.device < b.now.device : a.inode < b.now.inode;
   });
   if (copy == early_.end() || copy->device != d.now.device || copy->inode != d.now.inode) return false;
-  // The program may set mtime back, so ctime counts as well. A saved file of another member gives this one a further
-  // name, which changes ctime too.
+  // The program may set mtime back, so ctime counts as well. A saved file of another member gives this one a
+  // further name, which changes ctime too.
   const bool same = copy->ctime_ns == d.now.ctime_ns || copy->links != d.now.links;
   if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns || !same) return false;
   for (size_t i = 0; i < copy->count; ++i) {
@@ -327,8 +329,9 @@ bool DescriptorCapture::is_without_writer(const CapturedDescriptor& d) const {
 }
 
 // tee(2) copies references to a pipe's buffers into a pipe of ours, which is then read: the program's
-// bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one packet. Only these reads tell which
-// bytes are packets, since another process may write them. A byte of ours behind them shows where the last ends.
+// bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one packet. Only these reads tell
+// which bytes are packets, since another process may write them. A byte of ours behind them shows where the
+// last ends.
 Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   const CapturedDescriptor& head = entries_[order_[first_in_order]];
   auto for_all_ends = [&](auto visit) {

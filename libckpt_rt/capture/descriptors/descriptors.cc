@@ -34,7 +34,8 @@ bool same_file(const DescriptorSample& a, const DescriptorSample& b) {
          (a.links == 0) == (b.links == 0) && (a.open_flags & kFixedFlags) == (b.open_flags & kFixedFlags);
 }
 
-// Whose fdinfo shows locks that programs take. (A pipe may be locked, too: one that is locked in prepare is looked at again.)
+// Whose fdinfo shows locks that programs take. (A pipe may be locked, too: one that is locked in prepare is
+// looked at again.)
 bool is_lockable(OpenFileKind kind) {
   return kind == OpenFileKind::kRegular || kind == OpenFileKind::kDirectory ||
          kind == OpenFileKind::kDevice || kind == OpenFileKind::kFifo || kind == OpenFileKind::kMemfd;
@@ -127,7 +128,8 @@ int DescriptorCapture::borrow(const CapturedDescriptor& d, int fd) const {
   if (d.in_flight) return static_cast<int>(sys::call(__NR_fcntl, fd, F_DUPFD_CLOEXEC, 0));
   if (!may_borrow_) return -EBADF;
   if (pidfd_ < 0) {
-    // A pidfd of a thread needs Linux 6.9; the leader's works everywhere. Few programs have a descriptor that asks for it.
+    // A pidfd of a thread needs Linux 6.9; the leader's works everywhere. Few programs have a descriptor that
+    // asks for it.
     const bool leader = tid_ == sys::getpid();
     pidfd_ = static_cast<int>(sys::call(__NR_pidfd_open, tid_, leader ? 0 : O_EXCL /* PIDFD_THREAD */));
     if (pidfd_ < 0) return pidfd_;

@@ -113,13 +113,14 @@ class DescriptorCapture {
   Result<void> recheck_stopped(int tid, OtherThreads sharers);
   // An attempt that gives up after begin_sampling calls this before threads run again.
   void await_samples();
-  // The image directory, or -1: links to files that are kept in it (image/format/saved_file_names.h) are no other
-  // names.
+  // The image directory, or -1: links to files that are kept in it (image/format/saved_file_names.h) are no
+  // other names.
   void set_saved_files(int directory, bool of_job) {
     saved_files_ = directory;
     saved_in_job_ = of_job;
   }
-  // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before prepare.
+  // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before
+  // prepare.
   void keep_contents();
   // Open files that wait in sockets, which we have open to look at them. Before the program runs.
   void close_in_flight();

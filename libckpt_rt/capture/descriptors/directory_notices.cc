@@ -28,7 +28,8 @@ constinit std::atomic<bool> full{false};
 // Who asked. The kernel tells a forked child nothing of what its parent asked for.
 constinit std::atomic<int> asker{0};
 
-// The kernel adds what is asked for later, and forgets the rest once it has told something, unless it is to go on.
+// The kernel adds what is asked for later, and forgets the rest once it has told something, unless it is to
+// go on.
 uint32_t added(uint32_t before, uint32_t mask) { return mask == 0 ? 0 : before | mask; }
 
 }  // namespace
@@ -63,8 +64,8 @@ void take_again() {
     const int fd = place.fd.load(std::memory_order_relaxed) - 1;
     const uint32_t mask = place.mask.load(std::memory_order_relaxed);
     struct stat st;
-    // F_NOTIFY makes the process the owner of the open file: one without an owner was opened since. Whom the program had made its
-    // owner after that is its owner again.
+    // F_NOTIFY makes the process the owner of the open file: one without an owner was opened since. Whom the
+    // program had made its owner after that is its owner again.
     f_owner_ex owner{};
     if (fd < 0 || mask == 0 || sys::call(__NR_fstat, long{fd}, &st) != 0 ||
         st.st_ino != place.inode.load(std::memory_order_relaxed) ||

@@ -1,8 +1,10 @@
-// Directories of which the program has asked to be told what happens in them (fcntl(F_NOTIFY)): the kernel shows that nowhere.
+// Directories of which the program has asked to be told what happens in them (fcntl(F_NOTIFY)): the kernel
+// shows that nowhere.
 //
 // Owner:     libckpt_rt/interpose; in the library's data, so that an image has it.
-// Callers:   note: threads of the program, behind fcntl(2), at any moment, also in handlers. take_again: the leader at restart,
-//            when all descriptors are there. forget: a forked child, which the kernel tells nothing.
+// Callers:   note: threads of the program, behind fcntl(2), at any moment, also in handlers. take_again: the
+//            leader at restart, when all descriptors are there. forget: a forked child, which the kernel
+//            tells nothing.
 // Never:     allocates, locks, touches errno.
 #pragma once
 

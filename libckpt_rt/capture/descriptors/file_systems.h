@@ -1,4 +1,5 @@
-// File systems whose files the kernel makes anew for each look: what is read of them is no content that could be saved.
+// File systems whose files the kernel makes anew for each look: what is read of them is no content that could
+// be saved.
 //
 // Owner:     libckpt_rt, descriptors. Callers: the agent, also in the stop.
 // Never:     opens the file.

@@ -9,9 +9,9 @@
 #include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// POSIX message queues. Nobody can look at a message without taking it. So in the stop one process after the other
-// takes all messages out and sends them again: the kernel puts them into the same order. Threads of the job that
-// wait for the queue have left it to stand; a thread of another program may not have.
+// POSIX message queues. Nobody can look at a message without taking it. So in the stop one process after the
+// other takes all messages out and sends them again: the kernel puts them into the same order. Threads of the
+// job that wait for the queue have left it to stand; a thread of another program may not have.
 
 namespace ckpt {
 namespace {

@@ -9,8 +9,9 @@
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Bytes of files with a name that the program has open for writing, 16 MiB of them at most. What the program writes in
-// place after the checkpoint is undone at a restart. (What it appends is cut off there, and needs no copy.)
+// Bytes of files with a name that the program has open for writing, 16 MiB of them at most. What the program
+// writes in place after the checkpoint is undone at a restart. (What it appends is cut off there, and needs
+// no copy.)
 
 namespace ckpt {
 namespace {

@@ -1,6 +1,6 @@
-// Watches of inotify(7). fdinfo tells which inodes are watched. By which names they are found again is looked for when
-// the program runs on: those that it used (watch_names.h), else, with the right to do so (CAP_DAC_READ_SEARCH), the one
-// that the file's handle leads to.
+// Watches of inotify(7). fdinfo tells which inodes are watched. By which names they are found again is looked
+// for when the program runs on: those that it used (watch_names.h), else, with the right to do so
+// (CAP_DAC_READ_SEARCH), the one that the file's handle leads to.
 #include <fcntl.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
@@ -20,7 +20,8 @@ namespace {
 
 constexpr size_t kNameBytes = 4096;
 
-// "inotify wd:1 ino:2c sdev:800001 mask:2 ignored_mask:0 fhandle-bytes:8 fhandle-type:1 f_handle:2c000000a1b2c3d4"
+// "inotify wd:1 ino:2c sdev:800001 mask:2 ignored_mask:0 fhandle-bytes:8 fhandle-type:1
+// f_handle:2c000000a1b2c3d4"
 struct Watch {
   int32_t number;
   uint64_t inode, device;  // device: as stat(2) has it
@@ -61,8 +62,8 @@ bool parse(std::string_view line, Watch& watch) {
   return true;
 }
 
-// Does the name lead to the watched file? IN_DONT_FOLLOW is added if that is a symbolic link itself. Some file systems
-// (overlayfs, btrfs) say another device in stat(2).
+// Does the name lead to the watched file? IN_DONT_FOLLOW is added if that is a symbolic link itself. Some
+// file systems (overlayfs, btrfs) say another device in stat(2).
 bool leads_to(const char* name, Watch& watch) {
   struct stat st;
   for (const int flags : {0, AT_SYMLINK_NOFOLLOW}) {

@@ -1,6 +1,6 @@
-// Which pages of the program's heap are free, where libckpt_heap.so is preloaded (base/protocol/heap_protocol.h): they
-// need not be saved. What counts is the instant of the stop: before the heap uses such a page afterwards it clears the
-// page's bit, and then fills the page with zeros.
+// Which pages of the program's heap are free, where libckpt_heap.so is preloaded
+// (base/protocol/heap_protocol.h): they need not be saved. What counts is the instant of the stop: before the
+// heap uses such a page afterwards it clears the page's bit, and then fills the page with zeros.
 //
 // Owner:     libckpt_rt. Callers: the agent, in the stop.
 // Never:     allocates but from the Arena of the list; touches the program's memory but through StillMemory.

@@ -1,8 +1,8 @@
 // The identity of files that mappings refer to: restart maps them again and must find the same bytes.
 //
 // Owner:     libckpt_rt. Callers: the agent, before the stop: it reads files.
-// Rule:      an ELF file's build id; else the xxh3 of the file's bytes (files above 64 MiB: of pieces spread over
-//            the file, image/format/file_hash.h) with its size and modification time.
+// Rule:      an ELF file's build id; else the xxh3 of the file's bytes (files above 64 MiB: of pieces spread
+//            over the file, image/format/file_hash.h) with its size and modification time.
 #pragma once
 
 #include <span>

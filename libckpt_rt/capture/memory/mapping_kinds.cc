@@ -115,15 +115,16 @@ void MemoryMap::classify(Mapping& m) {
     return;
   }
   if (path.starts_with(socket_mappings::kPath)) {
-    // Its place: note_lost_mappings() says whether what belongs there can be had again. kMapPrivate: of the socket; the place is
-    // private in any case.
+    // Its place: note_lost_mappings() says whether what belongs there can be had again. kMapPrivate: of the
+    // socket; the place is private in any case.
     m.kind = MappingKind::kAnonymous;
     if (!m.shared) m.map_flags |= kMapPrivate;
     m.shared = false;
     return;
   }
   if (((path.starts_with(aio_contexts::kPath) && says_deleted) || path == rings::kPath) && m.shared) {
-    // The ring of a context of asynchronous I/O, or an io_uring: note_lost_mappings() says whether it is made again. The kernel writes to it.
+    // The ring of a context of asynchronous I/O, or an io_uring: note_lost_mappings() says whether it is made
+    // again. The kernel writes to it.
     m.kind = MappingKind::kAnonymous;
     m.handling = Handling::kEager;
     m.whole = true;
@@ -174,7 +175,8 @@ void MemoryMap::classify(Mapping& m) {
   m.object = object_number(m.device, m.inode);
   switch (m.kind) {
     case MappingKind::kSharedAnonymous:
-      // Children write to it past our protection. With it they can protect it themselves; little is copied sooner.
+      // Children write to it past our protection. With it they can protect it themselves; little is copied
+      // sooner.
       m.whole = true;
       if (hooks::has_forked.load(std::memory_order_relaxed)) {
         m.of_job = track_of_job_ && m.range.size() >= kLeastOfJob && m.prot == (PROT_READ | PROT_WRITE);

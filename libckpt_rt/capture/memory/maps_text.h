@@ -1,5 +1,5 @@
-// The text of /proc/self/maps. It is read once while the program runs, and once more in the stop, there by two threads
-// if it is long.
+// The text of /proc/self/maps. It is read once while the program runs, and once more in the stop, there by
+// two threads if it is long.
 //
 // Owner:     libckpt_rt, one for each MemoryMap. Callers: the agent. Never: allocates but from the Arena
 //            given.

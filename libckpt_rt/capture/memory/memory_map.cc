@@ -259,8 +259,8 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
 }
 
 Result<void> MemoryMap::read_flags() {
-  // One mapping of the kernel's may be several of ours: what we map beside memory of the program, with the same flags,
-  // the kernel joins with it.
+  // One mapping of the kernel's may be several of ours: what we map beside memory of the program, with the
+  // same flags, the kernel joins with it.
   std::span<Mapping> current;
   size_t next = 0;
   uint64_t page_kib = 4;

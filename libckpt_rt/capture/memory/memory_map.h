@@ -54,7 +54,8 @@ class MemoryMap {
   void expect(size_t mappings) {
     [[maybe_unused]] const bool room = mappings_.reserve(mappings + mappings / 16 + 64);  // else it grows
   }
-  // Before read(): shared memory that other processes of the job may map is kTracked and of_job, as far as it can be.
+  // Before read(): shared memory that other processes of the job may map is kTracked and of_job, as far as it
+  // can be.
   void track_shared_of_job(bool track) { track_of_job_ = track; }
   // own: ranges that belong to the library and are neither saved nor rebuilt.
   Result<void> read(std::span<const AddrRange> own);

@@ -53,8 +53,8 @@ PagemapScanArg ask_for_written() {
   return arg;
 }
 
-// What is there and was not written since it was protected: the kernel's mark for a hole counts as swapped. What
-// is returned of a page is nothing, so that pages and holes make one run.
+// What is there and was not written since it was protected: the kernel's mark for a hole counts as swapped.
+// What is returned of a page is nothing, so that pages and holes make one run.
 PagemapScanArg ask_for_protected() {
   PagemapScanArg arg{};
   arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;

@@ -62,12 +62,12 @@ class PageScan {
 // needs no memory but its stack.
 long is_protected(int pagemap, AddrRange range);
 
-// The first run of pages of [range) that userfaultfd protects, the kernel's marks in place of pages included: 1, or
-// 0 without one; -errno as above.
+// The first run of pages of [range) that userfaultfd protects, the kernel's marks in place of pages included:
+// 1, or 0 without one; -errno as above.
 long first_protected(int pagemap, AddrRange range, AddrRange* run);
 
-// The first run of guard pages (MADV_GUARD_INSTALL) of [range): 1, or 0 without one; -errno: this kernel cannot tell (Linux
-// 6.15). Any thread; needs no memory but its stack.
+// The first run of guard pages (MADV_GUARD_INSTALL) of [range): 1, or 0 without one; -errno: this kernel
+// cannot tell (Linux 6.15). Any thread; needs no memory but its stack.
 long first_guard(int pagemap, AddrRange range, AddrRange* run);
 
 // The kernel answers one question several times faster than others: which pages were written to, and nothing
@@ -79,7 +79,8 @@ bool missing_are_written(int pagemap);
 // where it is.
 long is_protected_if_mapped(int pagemap, AddrRange range);
 
-// The part of range, from its start on, that lies in huge pages; empty where PAGEMAP_SCAN cannot tell. Any thread.
+// The part of range, from its start on, that lies in huge pages; empty where PAGEMAP_SCAN cannot tell. Any
+// thread.
 AddrRange leading_huge_pages(int pagemap, AddrRange range);
 
 }  // namespace ckpt

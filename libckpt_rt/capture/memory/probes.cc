@@ -31,7 +31,8 @@ ScopedFd open_file_of(const Mapping& m) {
   return same ? std::move(file) : ScopedFd();
 }
 
-// calls: the kernel has made code of its own in the process, which may be called. (Tracers within a program make such calls, too.)
+// calls: the kernel has made code of its own in the process, which may be called. (Tracers within a program
+// make such calls, too.)
 bool is_probe(const unsigned char* code, const unsigned char* original, long left, bool calls) {
   constexpr unsigned char kNop[] = {0x0f, 0x1f, 0x44, 0x00, 0x00}, kCall = 0xe8;
   if (code[0] == kTrap && original[0] != kTrap) return true;
@@ -39,7 +40,8 @@ bool is_probe(const unsigned char* code, const unsigned char* original, long lef
          std::memcmp(original, kNop, sizeof(kNop)) == 0;
 }
 
-// Of a jump that somebody has written over instructions, ours into libc among them: a byte of its distance may be any.
+// Of a jump that somebody has written over instructions, ours into libc among them: a byte of its distance
+// may be any.
 bool is_in_jump(const unsigned char* code, const unsigned char* original, long at) {
   constexpr unsigned char kNear = 0xe9, kFar[] = {0xff, 0x25};  // five bytes; fourteen, the address behind it
   for (long back = 1; back <= std::min(at, 4l); ++back) {

@@ -30,7 +30,8 @@ bool look_again(Ring& ring, int tid) {
   return ring.state.told && ring.state.inode == ring.inode.load(kRelaxed);
 }
 
-// Requests that the kernel has taken and that have no completion yet. queues: 0 where the program has not mapped them.
+// Requests that the kernel has taken and that have no completion yet. queues: 0 where the program has not
+// mapped them.
 int32_t under_way(const Ring& ring, uint64_t queues) {
   const RingState& s = ring.state;
   uint32_t ended = s.completion_tail + s.held_back;
@@ -92,7 +93,8 @@ bool becomes_idle(Ring& ring, ThreadSlot* stopped, uint64_t queues, RunOn run_on
   }
 }
 
-// Requests whose completions are more or fewer than one, in what the queues still have in them: what ended was not counted right.
+// Requests whose completions are more or fewer than one, in what the queues still have in them: what ended
+// was not counted right.
 bool counts_wrong(const Ring& ring) {
   const Sizes sizes(ring.made);
   if (const uint64_t at = ring.queues_at(); at != 0) {

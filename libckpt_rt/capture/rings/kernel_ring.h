@@ -1,5 +1,5 @@
-// What an io_uring is to the kernel: numbers and layouts that do not change, by io_uring_setup(2) and io_uring_register(2).
-// linux/io_uring.h of the machine that builds may be older than the kernel that runs.
+// What an io_uring is to the kernel: numbers and layouts that do not change, by io_uring_setup(2) and
+// io_uring_register(2). linux/io_uring.h of the machine that builds may be older than the kernel that runs.
 //
 // Owner: rings. Header only. Callers: the room.
 #pragma once
@@ -25,7 +25,8 @@ enum Setup : uint32_t {
   kNoMmap = 1u << 14,
   kRegisteredFdOnly = 1u << 15,
   kNoSqArray = 1u << 16,
-  // What has no meaning to what is under way or waits: IOPOLL, SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG, HYBRID_IOPOLL.
+  // What has no meaning to what is under way or waits: IOPOLL, SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG,
+  // HYBRID_IOPOLL.
   kOthers = 1u << 0 | 1u << 7 | 1u << 8 | 1u << 9 | 1u << 17,
   // With which a ring can be made again.
   kKnown = kSqPoll | kSqAffinity | kCqSize | kClamp | kAttach | kDisabled | kSqe128 | kCqe32 | kSingleIssuer |
@@ -70,7 +71,8 @@ inline constexpr long kGetEvents = 1, kWakeUp = 2;
 inline constexpr uint8_t kSkipCompletion = 1u << 6;
 inline constexpr uint32_t kInjectResult = 1;
 
-// Of a completion: another one of the same request follows; that a buffer is free again, after the request has ended.
+// Of a completion: another one of the same request follows; that a buffer is free again, after the request
+// has ended.
 inline constexpr uint32_t kMore = 1u << 1, kNotification = 1u << 3;
 // In the flags of the submission queue: its thread sleeps.
 inline constexpr uint32_t kNeedsWakeUp = 1u << 0;
@@ -111,7 +113,8 @@ class Queues {
   const io_uring_params& p_;
 };
 
-// The kernel is the other side of each of these words: what it wrote before is seen; what we wrote before, it sees.
+// The kernel is the other side of each of these words: what it wrote before is seen; what we wrote before, it
+// sees.
 inline uint32_t load(const uint32_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
 inline void store(uint32_t& word, uint32_t value) { __atomic_store_n(&word, value, __ATOMIC_RELEASE); }
 

@@ -1,7 +1,7 @@
 // The rings that the library has seen being made, and what it remembers of each.
 //
-// Owner:     rings; in the library's data. Callers: the room. "made" and what is registered: written by threads of the program
-//            inside a Change; the rest is the agent's, threads standing.
+// Owner:     rings; in the library's data. Callers: the room. "made" and what is registered: written by
+//            threads of the program inside a Change; the rest is the agent's, threads standing.
 #pragma once
 
 #include <atomic>

@@ -16,8 +16,8 @@
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Rings at restart. Descriptors that can do nothing have the numbers of the rings till then, so that whatever else is opened gets
-// the numbers that it had.
+// Rings at restart. Descriptors that can do nothing have the numbers of the rings till then, so that whatever
+// else is opened gets the numbers that it had.
 
 namespace ckpt::rings {
 namespace {

@@ -16,7 +16,8 @@ namespace ckpt::rings {
 namespace {
 
 constexpr uint64_t kListBytes = 4 << 20;
-// mmap(2) without a wish stays below this (DEFAULT_MAP_WINDOW), and keeps away from the end of a stack (stack_guard_gap).
+// mmap(2) without a wish stays below this (DEFAULT_MAP_WINDOW), and keeps away from the end of a stack
+// (stack_guard_gap).
 constexpr uint64_t kEnd = 0x7ffffffff000, kFirst = 1 << 20, kStackGuard = 256 * kPageSize;
 
 uint64_t hexadecimal(std::string_view& text) {

@@ -1,8 +1,9 @@
-// An address space in which the next mmap(2) has one place to go. The kernel maps a ring where it likes: mmap(2) and mremap(2) of a ring refuse
-// any address (io_uring_get_unmapped_area, since Linux 6.4). So all that is free is taken, and then the one place is given up.
+// An address space in which the next mmap(2) has one place to go. The kernel maps a ring where it likes:
+// mmap(2) and mremap(2) of a ring refuse any address (io_uring_get_unmapped_area, since Linux 6.4). So all
+// that is free is taken, and then the one place is given up.
 //
-// Owner: rings. Callers: the leader at restart, all other threads waiting. Never: allocates but by mmap(2). It is undone as a whole when it
-// goes out of scope.
+// Owner: rings. Callers: the leader at restart, all other threads waiting. Never: allocates but by mmap(2).
+// It is undone as a whole when it goes out of scope.
 #pragma once
 
 #include <cstddef>

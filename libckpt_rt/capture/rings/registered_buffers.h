@@ -1,7 +1,9 @@
-// Buffers that the program has registered with a ring (IORING_REGISTER_BUFFERS), as fdinfo shows them. The kernel holds their pages, and writes to
-// them past every protection: they are copied in the pause. What is registered past libc and liburing has no tags, or its ring is not known.
+// Buffers that the program has registered with a ring (IORING_REGISTER_BUFFERS), as fdinfo shows them. The
+// kernel holds their pages, and writes to them past every protection: they are copied in the pause. What is
+// registered past libc and liburing has no tags, or its ring is not known.
 //
-// Owner:     rings; in the library's data. Callers: the agent, threads standing; register_buffers, rename_rings_of_buffers: at restart.
+// Owner:     rings; in the library's data. Callers: the agent, threads standing; register_buffers,
+//            rename_rings_of_buffers: at restart.
 // Never:     allocates.
 #pragma once
 

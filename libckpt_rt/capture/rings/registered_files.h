@@ -1,8 +1,9 @@
-// Files that the program has registered with a ring (IORING_REGISTER_FILES): which of its descriptors each was. fdinfo shows which places
-// have a file, and the file's name; only where both agree is the file taken to be the one of that descriptor.
+// Files that the program has registered with a ring (IORING_REGISTER_FILES): which of its descriptors each
+// was. fdinfo shows which places have a file, and the file's name; only where both agree is the file taken to
+// be the one of that descriptor.
 //
-// Owner:     rings; in the library's data. Callers: remember, forget: threads of the program, inside a Change. The rest: the agent, threads
-//            standing; register_files, rename_rings: at restart.
+// Owner:     rings; in the library's data. Callers: remember, forget: threads of the program, inside a
+//            Change. The rest: the agent, threads standing; register_files, rename_rings: at restart.
 // Never:     allocates.
 #pragma once
 

@@ -1,6 +1,7 @@
-// Rings of io_uring(7). A ring is a descriptor, and memory of the kernel that the program maps: two queues, and the requests.
-// The kernel does not tell with which flags a ring was made, so io_uring_setup is seen (libc's syscall(2), liburing's functions).
-// It tells the rest in fdinfo: how far both queues are, and what it holds back.
+// Rings of io_uring(7). A ring is a descriptor, and memory of the kernel that the program maps: two queues,
+// and the requests. The kernel does not tell with which flags a ring was made, so io_uring_setup is seen
+// (libc's syscall(2), liburing's functions). It tells the rest in fdinfo: how far both queues are, and what
+// it holds back.
 //
 //   under way = requests taken - completions posted, held back, or lost
 //
@@ -12,8 +13,9 @@
 //           (map_all)
 //
 // Owner:     libckpt_rt; in the library's data, so that an image has it.
-// Callers:   setup, registration, Change, made, registered: threads of the program. drain to refusal: the agent, threads
-//            standing. make_again, register_again: all threads at restart. in_child: a forked child.
+// Callers:   setup, registration, Change, made, registered: threads of the program. drain to refusal: the
+//            agent, threads standing. make_again, register_again: all threads at restart. in_child: a forked
+//            child.
 // Never:     allocates, locks, touches errno.
 // Source:    io_uring_setup(2), io_uring/fdinfo.c, io_uring/io_uring.c.
 #pragma once
@@ -44,7 +46,8 @@ class Change {
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
 };
-// The call has made this ring, or has registered this. parameters: io_uring_params, as the kernel has filled them.
+// The call has made this ring, or has registered this. parameters: io_uring_params, as the kernel has filled
+// them.
 void made(int fd, const void* parameters);
 // count: the last argument of io_uring_register(2).
 void registered(int fd, uint32_t operation, const void* argument, uint32_t count, uint32_t result);
@@ -76,7 +79,8 @@ std::string_view refusal(uint64_t inode, const ThreadSlot* stopped, std::span<ch
 // At restart, by each thread. is_leader: it makes the rings that any thread may use. The first error, or 0.
 bool has_saved();
 long make_again(int tid, bool is_leader);
-// The leader, when all rings are there and the other threads wait. Then each thread again: the numbers that this thread has given to rings. The first error, or 0.
+// The leader, when all rings are there and the other threads wait. Then each thread again: the numbers that
+// this thread has given to rings. The first error, or 0.
 long map_all();
 void all_are_made();
 long register_again(int tid);

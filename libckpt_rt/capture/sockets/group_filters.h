@@ -1,14 +1,15 @@
-// Programs that choose in a group of sockets with one port who gets what comes (SO_ATTACH_REUSEPORT_CBPF): the kernel shows
-// them to nobody.
+// Programs that choose in a group of sockets with one port who gets what comes (SO_ATTACH_REUSEPORT_CBPF):
+// the kernel shows them to nobody.
 //
-// Owner:     libckpt_rt, in its own data, so that an image and a forked child have it: kMost sockets, kMostCode bytes of
-//            programs. A socket is known by its cookie, which no other has; after a restart by its number once more.
-// Callers:   before, after: the thread that calls setsockopt(2), also in handlers. put: the agent, in the stop.
-//            find_again: the leader of a restart, when all descriptors are there.
+// Owner:     libckpt_rt, in its own data, so that an image and a forked child have it: kMost sockets,
+//            kMostCode bytes of programs. A socket is known by its cookie, which no other has; after a
+//            restart by its number once more.
+// Callers:   before, after: the thread that calls setsockopt(2), also in handlers. put: the agent, in the
+//            stop. find_again: the leader of a restart, when all descriptors are there.
 // Never:     allocates, locks, touches errno. What was set past libc, or before an exec, is not known.
 //
-// Noted ahead of the call: who stands between the two calls setsockopt(2) after the restart, once more. A call that fails
-// takes the note back.
+// Noted ahead of the call: who stands between the two calls setsockopt(2) after the restart, once more. A
+// call that fails takes the note back.
 #pragma once
 
 #include <linux/filter.h>
@@ -39,8 +40,9 @@ void after(const Note& note, bool succeeded);
 // In a stop, ahead of all put().
 void begin();
 enum class Put { kNothing, kProgram, kUnknown };  // unknown: one of eBPF, or no room was left to note it
-// As an option of the socket that `socket` leads to, and descriptor `fd` of the program (-1: of none now). One that was taken away,
-// or is unknown, is an option without code: what another socket of the group was given earlier does not hold any more.
+// As an option of the socket that `socket` leads to, and descriptor `fd` of the program (-1: of none now).
+// One that was taken away, or is unknown, is an option without code: what another socket of the group was
+// given earlier does not hold any more.
 Put put(ByteWriter& out, int socket, int fd);
 // shift_ns: of CLOCK_MONOTONIC, from that of the checkpoint to that of now.
 void find_again(int64_t shift_ns);

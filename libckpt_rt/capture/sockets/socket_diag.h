@@ -52,8 +52,8 @@ class SocketDiag {
   const UnixSocketFacts* find_unix(uint32_t inode) const;
   std::span<const UnixSocketFacts> all_unix() const { return unix_.span(); }
 
-  // What shutdown(2) has ended of a UDP socket, as SocketDetail::shut_down has it. One question for all of the
-  // network namespace. 0 also where the kernel does not answer.
+  // What shutdown(2) has ended of a UDP socket, as SocketDetail::shut_down has it. One question for all of
+  // the network namespace. 0 also where the kernel does not answer.
   uint8_t udp_shut_down(uint32_t inode);
   // The worst of what waits to be accepted at this port.
   enum class Unaccepted {

@@ -8,8 +8,8 @@
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// A TCP connection that has ended, or was never made, with an error that the program has not read yet. The kernel shows
-// only that there is one (POLLERR); which one it is its counters tell.
+// A TCP connection that has ended, or was never made, with an error that the program has not read yet. The
+// kernel shows only that there is one (POLLERR); which one it is its counters tell.
 
 namespace ckpt {
 namespace {
@@ -28,8 +28,8 @@ bool has_given_up(int socket, const tcp_info& info, bool never_connected) {
          info.tcpi_probes >= kFewestRetries;
 }
 
-// The other end had ended its stream before it reset the connection: an end that nobody has read waits in the queue, or is all
-// that was ever received.
+// The other end had ended its stream before it reset the connection: an end that nobody has read waits in the
+// queue, or is all that was ever received.
 bool end_was_received(int socket, const tcp_info& info) {
   if (info.tcpi_data_segs_in == 0) return info.tcpi_bytes_received == 1;
   int waiting = 0;

@@ -12,8 +12,9 @@
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Where the file of a Unix socket is. The kernel tells the name that the socket was bound to, and the file's inode
-// number. The name may be relative to a directory that the program has left, and the file may have been renamed since.
+// Where the file of a Unix socket is. The kernel tells the name that the socket was bound to, and the file's
+// inode number. The name may be relative to a directory that the program has left, and the file may have been
+// renamed since.
 
 namespace ckpt {
 namespace {

@@ -9,8 +9,8 @@
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Multicast groups of a socket. The kernel lists the groups of each interface, of all sockets together. Of each group
-// the socket is asked whether it is a member.
+// Multicast groups of a socket. The kernel lists the groups of each interface, of all sockets together. Of
+// each group the socket is asked whether it is a member.
 
 namespace ckpt {
 namespace {
@@ -97,8 +97,8 @@ void for_each_group6(std::string_view text, Visit visit) {
   }
 }
 
-// All of it: a host with many interfaces or groups has a long one. Not there, for example without IPv6: empty. No data:
-// the arena is full.
+// All of it: a host with many interfaces or groups has a long one. Not there, for example without IPv6:
+// empty. No data: the arena is full.
 std::string_view read_list(Arena& arena, const char* path) {
   for (size_t size = 16 << 10;; size *= 4) {
     auto* text = static_cast<char*>(arena.allocate(size, 1));

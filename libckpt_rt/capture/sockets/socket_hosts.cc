@@ -30,8 +30,8 @@ struct FarConnection {
   int unsent;
 };
 
-// Several members may have the same socket, and make room in it at the same time. What one of them finds to be
-// already so is another's to put back.
+// Several members may have the same socket, and make room in it at the same time. What one of them finds to
+// be already so is another's to put back.
 void make_room(FarConnection& one) {
   one.room = socket_option(one.fd, SOL_SOCKET, SO_RCVBUF);
   one.lock = socket_option(one.fd, SOL_SOCKET, kSoBufLock);
@@ -104,8 +104,9 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0 || is_loopback(s.peer)) continue;
     const uint32_t scope =
         s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
-    // On this host: of this process, of another of the job's here, or of another part of the job that has come here
-    // too. The head can tell the last two apart. A process that has no descriptor of it says nothing.
+    // On this host: of this process, of another of the job's here, or of another part of the job that has
+    // come here too. The head can tell the last two apart. A process that has no descriptor of it says
+    // nothing.
     const TcpFacts there = look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address), scope);
     if (there.known &&
         (there.inode == 0 || is_socket_here(object_number(entries_[s.entry].now.device, there.inode))))

@@ -58,18 +58,19 @@ bool set_socket_option(int socket, int level, int name, int value);
 // The options that a new socket does not have anyway, as details.
 void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail);
 
-// Its multicast groups, of IPv4 or IPv6, among its options. False: there is one of which it has chosen the senders.
+// Its multicast groups, of IPv4 or IPv6, among its options. False: there is one of which it has chosen the
+// senders.
 bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six);
 
 // The file that a Unix socket is bound to. inode: as UnixSocketFacts::file. False: no memory.
 bool look_at_file(SocketState& s, uint32_t inode, Arena& arena);
 
-// Which error waits in a TCP socket that has ended, told from its counters: reading it would take it. Into flags and error of
-// `link`. False: an error waits, and it cannot be told which.
+// Which error waits in a TCP socket that has ended, told from its counters: reading it would take it. Into
+// flags and error of `link`. False: an error waits, and it cannot be told which.
 bool look_at_ended(int socket, SocketLinkDetail& link);
 
-// A look at bytes (MSG_PEEK) moves the read offset of peeks that the program has set (SO_PEEK_OFF; of TCP since Linux
-// 6.9). While this lives there is none; then it is where it was.
+// A look at bytes (MSG_PEEK) moves the read offset of peeks that the program has set (SO_PEEK_OFF; of TCP
+// since Linux 6.9). While this lives there is none; then it is where it was.
 class PeekOffsetKept {
  public:
   explicit PeekOffsetKept(int socket) : socket_(socket) {

@@ -97,8 +97,8 @@ Result<void> DescriptorCapture::take_control(SocketLook& look, const msghdr& hea
 
 namespace {
 
-// The message that the program would get next has no byte: the kernel shows it to a look that has a place (SO_PEEK_OFF) once only,
-// but to one without a place always.
+// The message that the program would get next has no byte: the kernel shows it to a look that has a place
+// (SO_PEEK_OFF) once only, but to one without a place always.
 bool first_is_empty(int socket) {
   set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, -1);
   msghdr header{};
@@ -126,7 +126,8 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     return note(1, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd, path);
   }
   if (stream && s.waiting == 0) return {};
-  // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without a place.
+  // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without
+  // a place.
   bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
   if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
     return note(1, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
@@ -248,7 +249,8 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
   // First: bytes of an end that is outside may come in between.
   const int with_mark = has_urgent || (s.ready & POLLIN) == 0 ? 0 : count_in_line(socket);
   if (sys::call(__NR_ioctl, socket, SIOCINQ, &waiting) != 0) waiting = 0;
-  // SIOCINQ stops at the mark of the urgent byte, also where that byte was taken (MSG_OOB) and the others were not.
+  // SIOCINQ stops at the mark of the urgent byte, also where that byte was taken (MSG_OOB) and the others
+  // were not.
   const bool was_taken = with_mark > waiting;
   const bool has_mark = has_urgent || was_taken;
   if (waiting == 0 && !has_mark) {

@@ -155,8 +155,8 @@ void put_long_option(ByteWriter& out, int socket, int level, int name, uint32_t 
   out.pad_to(8);
 }
 
-// The largest segment that a listening socket asks for. Where nothing was set the kernel says 536, which, set, would
-// be a limit.
+// The largest segment that a listening socket asks for. Where nothing was set the kernel says 536, which,
+// set, would be a limit.
 void put_largest_segment(ByteWriter& out, int socket) {
   constexpr int kNotSet = 536;
   if (socket_option(socket, IPPROTO_TCP, TCP_MAXSEG) == kNotSet) return;

@@ -413,7 +413,8 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
                                          s.detail.domain == AF_INET6 ? six.sin6_scope_id : 0);
   const CapturedDescriptor& d = entries_[s.entry];
   if (!far.known || far.state == TCP_TIME_WAIT) {
-    // No process on this host has that end. If it has ended its stream it is gone, else it is on another host.
+    // No process on this host has that end. If it has ended its stream it is gone, else it is on another
+    // host.
     const bool ended = s.link.state == TCP_CLOSE_WAIT || s.link.state == TCP_LAST_ACK ||
                        s.link.state == TCP_CLOSING || s.link.state == TCP_CLOSE;
     // Of a job over hosts too: who has the other end there says so (drain_to_other_hosts).

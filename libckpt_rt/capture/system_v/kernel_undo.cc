@@ -18,9 +18,9 @@ constexpr int32_t kLeastUndo = -32768;   // -SEMAEM - 1
 constexpr int32_t kStep = 16383;         // fits above or below every value
 constexpr uint32_t kAllUndo = 1u << 16;  // how many values the kernel may have to undo
 
-// As if `amount` had been added to the semaphore with SEM_UNDO, and taken from it without: the semaphore is as
-// before, and what is to be undone is less by the amount. Then an operation that would have to wait, for the
-// semaphore is at least 1 there. So nothing of all this is made. The error tells how far the kernel came.
+// As if `amount` had been added to the semaphore with SEM_UNDO, and taken from it without: the semaphore is
+// as before, and what is to be undone is less by the amount. Then an operation that would have to wait, for
+// the semaphore is at least 1 there. So nothing of all this is made. The error tells how far the kernel came.
 long pretend(int id, uint16_t number, uint16_t value_now, uint32_t amount) {
   constexpr short kNoWait = IPC_NOWAIT, kUndone = IPC_NOWAIT | SEM_UNDO;
   const bool is_low = value_now <= kMostValue / 2;

@@ -101,8 +101,8 @@ class Capture {
     return true;
   }
 
-  // Another process has set values of the set: the kernel then forgot what this one owed it, and the list does not
-  // know. The kernel is asked.
+  // Another process has set values of the set: the kernel then forgot what this one owed it, and the list
+  // does not know. The kernel is asked.
   void settle_debts(const SystemVRecord& r, const uint16_t* values, int64_t changed_s) {
     for (const system_v::Debt& d : system_v::debts(sys::getpid())) {
       if (d.id != r.id || d.number >= r.count || !system_v::may_be_forgiven(d, changed_s)) continue;

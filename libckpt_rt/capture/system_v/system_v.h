@@ -1,9 +1,9 @@
 // The System V semaphore sets and message queues that the program uses, as they are in a stop.
 //
-// Owner:     one Attempt; the contents lie in its arena. Callers: the agent, all threads of all members of the
-//            job standing: nobody of them changes anything meanwhile.
-// Reads without taking: IPC_STAT, GETALL, msgrcv(2) with MSG_COPY. What cannot be read forbids a restart, and a
-// note says so by name.
+// Owner:     one Attempt; the contents lie in its arena. Callers: the agent, all threads of all members of
+//            the job standing: nobody of them changes anything meanwhile.
+// Reads without taking: IPC_STAT, GETALL, msgrcv(2) with MSG_COPY. What cannot be read forbids a restart, and
+// a note says so by name.
 #pragma once
 
 #include <span>
@@ -26,7 +26,8 @@ struct SystemVState {
 
 // Errors: no memory for the lists.
 Result<SystemVState> capture_system_v(Arena& arena);
-// One object that the program uses, without its contents; empty: there is none. Going back in place asks for no more.
+// One object that the program uses, without its contents; empty: there is none. Going back in place asks for
+// no more.
 std::span<const CapturedSystemV> first_system_v(Arena& arena);
 
 }  // namespace ckpt

@@ -29,7 +29,8 @@ constinit std::atomic<int> holder{0};  // pid of the process of which a thread i
 
 constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
 
-// Nothing of the program and no checkpoint comes between, but faults: what raises these signals does not wait.
+// Nothing of the program and no checkpoint comes between, but faults: what raises these signals does not
+// wait.
 class Undisturbed {
  public:
   Undisturbed() {

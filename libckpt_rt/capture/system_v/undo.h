@@ -1,14 +1,14 @@
 // What the kernel will do to semaphores when this process ends (SEM_UNDO). It keeps that to itself, so it is
 // reckoned here, and told to the kernel anew in a restarted process.
 //
-// Owner:     libckpt_rt; in the library's data, so that an image has it. A child of fork has no such debts: the
-//            list says whose it is.
-// Callers:   up to semctl_that_forgives: threads of the program, in interposed calls. The others: the agent with
-//            the threads standing; the leader at restart.
+// Owner:     libckpt_rt; in the library's data, so that an image has it. A child of fork has no such debts:
+//            the list says whose it is.
+// Callers:   up to semctl_that_forgives: threads of the program, in interposed calls. The others: the agent
+//            with the threads standing; the leader at restart.
 // Never:     allocates, touches errno, takes a lock of libc.
 //
-// A call and its entry in the list are one to a checkpoint: both are made with the checkpoint's signal blocked,
-// and so never wait in the kernel. How an operation waits: interpose/system_v/system_v.cc.
+// A call and its entry in the list are one to a checkpoint: both are made with the checkpoint's signal
+// blocked, and so never wait in the kernel. How an operation waits: interpose/system_v/system_v.cc.
 #pragma once
 
 #include <sys/sem.h>
@@ -45,8 +45,9 @@ long semctl_that_forgives(int id, int number, int command, long argument);
 std::span<const Debt> debts(int pid);
 // There are more than fit the list, or some were made by calls that are not reckoned.
 bool are_debts_unknown(int pid);
-// Was the set changed at `changed_s`, which is its time of last change, since this process had the debt? If another
-// process has set values then, the list does not know what is left of the debt: the kernel does (kernel_undo.h).
+// Was the set changed at `changed_s`, which is its time of last change, since this process had the debt? If
+// another process has set values then, the list does not know what is left of the debt: the kernel does
+// (kernel_undo.h).
 bool may_be_forgiven(const Debt& debt, int64_t changed_s);
 // What the kernel has said. debt: one of debts().
 void settle(const Debt& debt, int32_t value);

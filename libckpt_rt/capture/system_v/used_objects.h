@@ -1,7 +1,7 @@
 // Which System V semaphore sets and message queues this process has used: the kernel keeps no such list.
 //
-// Owner:     libckpt_rt/interpose; in the library's data, so that an image and a forked child have it. Executing
-//            another program begins anew.
+// Owner:     libckpt_rt/interpose; in the library's data, so that an image and a forked child have it.
+//            Executing another program begins anew.
 // Callers:   note_used: threads of the program, in interposed calls, at any moment, also in handlers.
 //            next_used, is_list_full: the agent, threads standing.
 // Never:     allocates, locks, touches errno.

@@ -1,5 +1,5 @@
-// What a checkpoint has taken from the program: time on the processors of our threads, by what they do, and the
-// program's waits. docs/account.md says what each figure means and what is in none of them.
+// What a checkpoint has taken from the program: time on the processors of our threads, by what they do, and
+// the program's waits. docs/account.md says what each figure means and what is in none of them.
 //
 // Owner:     CheckpointCost; the figures are of all attempts together where nothing else is said.
 // Callers:   the agent.
@@ -18,8 +18,8 @@ struct Account {
   ThreadTimes helpers;   // compress beside it; the emulated device
   int64_t child_ns = 0;  // of mode fork: the child that writes
 
-  // Of the attempt that succeeded. Waits as far as they are known: from the moment in which the message could be
-  // read (or, in-thread, of the fault) until the page was writable.
+  // Of the attempt that succeeded. Waits as far as they are known: from the moment in which the message could
+  // be read (or, in-thread, of the fault) until the page was writable.
   uint64_t faults_ahead = 0;   // while memory was protected, nothing copied
   int64_t fault_wait_ns = 0;   // of all faults, one after the other
   int64_t buffer_wait_ns = 0;  // of forced copies for a buffer; part of it

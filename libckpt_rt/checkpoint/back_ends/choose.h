@@ -7,7 +7,8 @@
 
 namespace ckpt {
 
-// An attempt has found the back end that is set unfit for this process: choose_method() does not name it again.
+// An attempt has found the back end that is set unfit for this process: choose_method() does not name it
+// again.
 void refuse_back_end();
 
 // The mode that nothing in the program can spoil.

@@ -33,8 +33,8 @@ struct ForkBackEnd::Report {
   char why_not_restartable[sizeof(CheckpointCost::why_not_restartable)];
 };
 
-// What a forked child does not get a copy of is copied now: shared memory, rings to which the kernel goes on writing, and
-// what the program excluded from fork.
+// What a forked child does not get a copy of is copied now: shared memory, rings to which the kernel goes on
+// writing, and what the program excluded from fork.
 Result<void> ForkBackEnd::capture_memory() {
   for (Mapping& m : attempt_.capture.map.mappings()) {
     if (m.handling == Handling::kSkip) continue;
@@ -85,8 +85,8 @@ Result<void> ForkBackEnd::finish() {
   return result;
 }
 
-// The kernel gives a new process the processor that stands idle, and the program's threads would wait for it. Ends: the parent sets
-// the word, or is gone, and the child with it.
+// The kernel gives a new process the processor that stands idle, and the program's threads would wait for it.
+// Ends: the parent sets the word, or is gone, and the child with it.
 void ForkBackEnd::await_release(Report& report) {
   while (report.program_runs.load(std::memory_order_acquire) == 0)
     sys::call(__NR_futex, &report.program_runs, FUTEX_WAIT, 0L, 0L, 0L, 0L);

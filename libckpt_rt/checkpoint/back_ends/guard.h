@@ -1,5 +1,6 @@
 // Memory is protected so that the thread that writes handles its fault itself, under the guard: fault back
-// ends in-thread and mprotect (docs/fault_back_ends.md, guard.h, guarded_memory.h), which differ in their memory alone.
+// ends in-thread and mprotect (docs/fault_back_ends.md, guard.h, guarded_memory.h), which differ in their
+// memory alone.
 //
 // The guard is opened in a short stop ahead of the image's where memory can be protected ahead, else in the
 // image's stop; it is closed in a stop of its own when all is copied.

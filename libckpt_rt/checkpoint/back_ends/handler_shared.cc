@@ -1,5 +1,5 @@
-// Memory that the members of a job share (docs/shared_memory.md): what this process offers to protect, what all have
-// agreed to protect, and the end.
+// Memory that the members of a job share (docs/shared_memory.md): what this process offers to protect, what
+// all have agreed to protect, and the end.
 #include <errno.h>
 
 #include "base/named_points.h"
@@ -71,7 +71,8 @@ Result<void> HandlerBackEnd::agree_on_shared(std::span<Mapping> map) {
                       m.range.start.value);
   }
   if (all == nullptr) return {};
-  // Its child would not be protected, and it has looked already whether it must wait (release_guard::before_sharing).
+  // Its child would not be protected, and it has looked already whether it must wait
+  // (release_guard::before_sharing).
   if (fork_hold::any_inside()) {
     all->give_up();
     attempt_.outcome.spoiled = true;
@@ -92,7 +93,8 @@ Result<void> HandlerBackEnd::await_sharers(bool complete) {
   points::at("member.copied");
   if (!complete) all->give_up();
   while (complete && all->needed() && !all->given_up()) {
-    // A member that ends, or fails, needs nothing any more; and what the others have copied is of no use then.
+    // A member that ends, or fails, needs nothing any more; and what the others have copied is of no use
+    // then.
     CKPT_TRY(job::session()->still_on());
     all->await_change();
   }

@@ -60,8 +60,8 @@ void ProtectingBackEnd::release_buffers() {
   attempt_.watch.spare.give(SpareMemory::Use::kBuffers, {memory, touched});
 }
 
-// An increment is about as long as the one before: to clear more buffers than it needs takes longer than all else
-// of a small one.
+// An increment is about as long as the one before: to clear more buffers than it needs takes longer than all
+// else of a small one.
 uint64_t ProtectingBackEnd::expected_bytes() const {
   constexpr uint64_t kHugePage = 2 << 20;
   const uint64_t before = attempt_.watch.image_bytes;

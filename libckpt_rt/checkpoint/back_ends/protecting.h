@@ -34,8 +34,8 @@ class ProtectingBackEnd : public BackEnd {
   void release_buffers() override;
 
  protected:
-  // How far copies in order go ahead of the disk, and how far where threads force copies; how much of that the writer may
-  // hold, bytes: what is left is more than the batch that it waits for.
+  // How far copies in order go ahead of the disk, and how far where threads force copies; how much of that
+  // the writer may hold, bytes: what is left is more than the batch that it waits for.
   static constexpr uint64_t kAheadBytes = 6 << 20, kHeldBytes = 4 << 20;
 
   template <typename Memory>
@@ -61,16 +61,16 @@ class ProtectingBackEnd : public BackEnd {
   // About as much memory will be copied.
   uint64_t expected_bytes() const;
 
-  // What protect_ahead() asks of the back end, in this order; renew_table() and check_table() only in its first
-  // round, offer_shared() only in its second.
+  // What protect_ahead() asks of the back end, in this order; renew_table() and check_table() only in its
+  // first round, offer_shared() only in its second.
   // A call that changes mappings did not end: may protection begin in the stop instead?
   virtual Result<void> mappings_in_motion(int) { return {}; }
   virtual Result<void> accept(const MemoryMap&) { return {}; }
   virtual void leave_out(std::span<Mapping>) {}
   virtual Result<void> renew_table(std::span<const Mapping>) { return {}; }
   virtual Result<void> check_table() { return {}; }
-  // Memory that other members of the job map: is it tracked (MemoryMap::track_shared_of_job)? offer_shared(): the
-  // mappings that were armed last.
+  // Memory that other members of the job map: is it tracked (MemoryMap::track_shared_of_job)? offer_shared():
+  // the mappings that were armed last.
   virtual bool tracks_shared() const { return false; }
   virtual Result<void> offer_shared(std::span<const Mapping>) { return {}; }
 

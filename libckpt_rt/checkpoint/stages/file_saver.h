@@ -2,8 +2,8 @@
 // restart: by a hard link where the image directory is on the same file system, else by a copy, if they are
 // small and not being written.
 //
-// Owner:     one Attempt. Callers: the agent: ahead of the stop; in the stop, for what was opened since, by links
-//            alone; and when the image is durable, for what only a copy can save.
+// Owner:     one Attempt. Callers: the agent: ahead of the stop; in the stop, for what was opened since, by
+//            links alone; and when the image is durable, for what only a copy can save.
 // Never:     fails a checkpoint: what is not covered is in the log. Changes a byte of a file; a link changes
 //            its count of links and its change time.
 #pragma once
@@ -21,13 +21,15 @@ struct CapturedDescriptor;
 
 class FileSaver {
  public:
-  // directory: of the images; image: the name or path of the image beside which they are saved. Allocates from the arena.
+  // directory: of the images; image: the name or path of the image beside which they are saved. Allocates
+  // from the arena.
   void open(Arena& arena, int directory, const char* image, SavedFiles how);
   // The program runs. log: the directory of the log.
   void save_all(int log);
   // The program runs; this process is the first of its job.
   void save_temporary();
-  // All threads stand, and were sampled: files that were opened since save_all. Counts the new links in the samples.
+  // All threads stand, and were sampled: files that were opened since save_all. Counts the new links in the
+  // samples.
   void save_new(std::span<CapturedDescriptor> entries);
   void after_stop() { temporary_.end_watch(); }
 

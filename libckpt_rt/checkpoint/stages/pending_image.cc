@@ -63,7 +63,8 @@ Result<void> PendingImage::read_key(Arena& arena) {
 
 Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& parent, CheckpointCost& cost) {
   auto opened = job::open_log_directory();
-  // A member that has become a user who may not reach the directory writes no log. Its image goes to where it was handed.
+  // A member that has become a user who may not reach the directory writes no log. Its image goes to where it
+  // was handed.
   if (!opened.ok() && job::place() == nullptr) return opened.error();
   if (opened.ok()) space.directory() = std::move(*opened);
   const int directory = space.directory().get();

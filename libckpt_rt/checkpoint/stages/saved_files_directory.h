@@ -1,7 +1,7 @@
-// The directory beside an image in which files are kept. Made when the first of them goes there, and open only
-// while something does: a program at its limit of descriptors has room for few of ours. Locked from then on, until the image is
-// there or given up: programs that tidy the directory leave it (remove_orphaned_saved_files), also those of another pid namespace,
-// for which our pid says nothing.
+// The directory beside an image in which files are kept. Made when the first of them goes there, and open
+// only while something does: a program at its limit of descriptors has room for few of ours. Locked from then
+// on, until the image is there or given up: programs that tidy the directory leave it
+// (remove_orphaned_saved_files), also those of another pid namespace, for which our pid says nothing.
 //
 // Owner:     FileSaver. Callers: the agent, while the program runs and in the stop.
 // Never:     allocates, touches errno; removes the directory: members of a job share it.

@@ -49,8 +49,8 @@ Result<void> Stop::stop(BackEnd& back_end) {
   return {};
 }
 
-// Only our own threads are left: the last of the program has ended past libc (SYS_exit), and the process ends with ours.
-// In a job the next attempt finds what it leaves to its parent.
+// Only our own threads are left: the last of the program has ended past libc (SYS_exit), and the process ends
+// with ours. In a job the next attempt finds what it leaves to its parent.
 Error Stop::program_ended() {
   if (job::Session* session = job::session()) session->again = true;
   return make_error(ExitCode::kNoProcess, 0, "its last thread has ended while the checkpoint was taken");

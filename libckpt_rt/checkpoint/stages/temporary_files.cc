@@ -85,8 +85,8 @@ bool TemporaryFiles::has_changed() const {
   return ns_of(st.st_mtim) != changed_ns_ || changed_ns_ >= looked_ns_ - kQuiet;
 }
 
-// To list a large directory takes milliseconds, in the stop. So the kernel notes what changes until then. A program at
-// its limit of descriptors has no room for that: its directory is listed.
+// To list a large directory takes milliseconds, in the stop. So the kernel notes what changes until then. A
+// program at its limit of descriptors has no room for that: its directory is listed.
 void TemporaryFiles::watch_changes() {
   struct rlimit limit {};
   const long fd = sys::call(__NR_inotify_init1, static_cast<long>(IN_NONBLOCK | IN_CLOEXEC));
@@ -98,8 +98,8 @@ void TemporaryFiles::watch_changes() {
     changes_.reset();
 }
 
-// The kernel takes some 8 ms to take a watch apart, and closing the descriptor waits for it: begun when the stop is over, that is
-// over when the checkpoint ends.
+// The kernel takes some 8 ms to take a watch apart, and closing the descriptor waits for it: begun when the
+// stop is over, that is over when the checkpoint ends.
 void TemporaryFiles::end_watch() {
   if (changes_.valid()) sys::call(__NR_inotify_rm_watch, changes_.get(), watch_);
 }

@@ -1,10 +1,11 @@
-// Files that the program or its job has made in the directory for temporary files (TMPDIR, else /tmp), and has closed: a
-// compiler's assembler text between two of its stages, a run that sort(1) is to merge. Hard links keep them beside the
-// image, with the names that they had in the stop: a restarted program finds them again.
+// Files that the program or its job has made in the directory for temporary files (TMPDIR, else /tmp), and
+// has closed: a compiler's assembler text between two of its stages, a run that sort(1) is to merge. Hard
+// links keep them beside the image, with the names that they had in the stop: a restarted program finds them
+// again.
 //
 // Owner:     FileSaver. Callers: the agent of the job's first process: when it prepares, and in the stop.
-// Never:     fails a checkpoint; links what is another user's or was born before the job; looks at more than a
-//            bounded number of entries.
+// Never:     fails a checkpoint; links what is another user's or was born before the job; looks at more than
+//            a bounded number of entries.
 #pragma once
 
 #include <sys/stat.h>
@@ -17,7 +18,8 @@ namespace ckpt {
 
 class TemporaryFiles {
  public:
-  // The program runs. device: of the image directory; on another device no links can be made, and nothing is saved.
+  // The program runs. device: of the image directory; on another device no links can be made, and nothing is
+  // saved.
   void look(Arena& arena, uint64_t device, SavedFilesDirectory& saved);
   // All threads stand: adds files that were made since, and forgets names that were removed.
   void look_again(SavedFilesDirectory& saved);

@@ -91,8 +91,8 @@ uint64_t namespace_of(int pid, const char* kind) {
   return sys::call(__NR_statx, AT_FDCWD, path, 0L, STATX_INO, &found) == 0 ? found.stx_ino : 0;
 }
 
-// A restart makes it in the namespaces that ckpt-restart is in. Those of its own are told by the parent, which has
-// others; where that one may not be looked at, by what the program has called.
+// A restart makes it in the namespaces that ckpt-restart is in. Those of its own are told by the parent,
+// which has others; where that one may not be looked at, by what the program has called.
 void note_namespaces(int parent, Workspace& space) {
   constexpr struct {
     const char *name, *what;
@@ -120,8 +120,8 @@ void note_namespaces(int parent, Workspace& space) {
       static_cast<const char*>(list));
 }
 
-// A restart continues one CLOCK_MONOTONIC for the whole job. A member with other clocks would wait for ever, or not at
-// all, for each time that it has in its memory.
+// A restart continues one CLOCK_MONOTONIC for the whole job. A member with other clocks would wait for ever,
+// or not at all, for each time that it has in its memory.
 void note_other_clocks(Workspace& space) {
   const int first = job::own_job.identity.root;
   if (job::session() == nullptr || this_process.pid == first) return;
@@ -141,7 +141,8 @@ uint64_t credentials_of(int tid) {
   return digest_status(path, kLines);
 }
 
-// Of threads that have called setgroups(2) past libc. /proc is all that is asked: also where calls are filtered.
+// Of threads that have called setgroups(2) past libc. /proc is all that is asked: also where calls are
+// filtered.
 void note_other_groups(std::span<const StoppedThread> threads, Workspace& space) {
   uint64_t of_first = 0;
   for (const StoppedThread& t : threads) {
@@ -162,8 +163,8 @@ void note_other_groups(std::span<const StoppedThread> threads, Workspace& space)
   }
 }
 
-// What threads of a process have in common but for those that have called unshare(2) for themselves, and that a restart
-// cannot give them.
+// What threads of a process have in common but for those that have called unshare(2) for themselves, and that
+// a restart cannot give them.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
   int other_directory = 0, other_files = 0;
   int first = 0;  // that has not exited: one that has, has neither
@@ -183,7 +184,8 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
         "thread has those of the first",
         other_directory);
   }
-  // Which descriptors these are is not in the image. What the thread would meet under their numbers is another file.
+  // Which descriptors these are is not in the image. What the thread would meet under their numbers is
+  // another file.
   if (other_files != 0) {
     space.note(
         2,

@@ -1,6 +1,8 @@
-// What a restart will not bring back of the process itself, in words for the user. Descriptors have notes of their own.
+// What a restart will not bring back of the process itself, in words for the user. Descriptors have notes of
+// their own.
 //
-// Owner: one Attempt. Callers: the agent, or the child that writes the image, program running: nothing here is in the pause.
+// Owner: one Attempt. Callers: the agent, or the child that writes the image, program running: nothing here
+// is in the pause.
 // Never: asks a program that has filtered its system calls for what it might not be allowed.
 #pragma once
 

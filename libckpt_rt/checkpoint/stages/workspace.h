@@ -46,8 +46,8 @@ class Workspace {
   [[nodiscard]] bool own(AddrRange range) { return range.empty() || own_.push_back(range); }
   std::span<const AddrRange> own() const { return own_.span(); }
   ArenaVector<AddrRange>& own_list() { return own_; }
-  // Memory that is given back, or was. The program may have mapped something else at its place by the time that
-  // its mappings are read again.
+  // Memory that is given back, or was. The program may have mapped something else at its place by the time
+  // that its mappings are read again.
   void disown(Arena& arena);
   void disown(AddrRange gone);
 

@@ -31,7 +31,8 @@ class WriterThread {
   explicit WriterThread(const Source& source) : source_(source) {}
 
   Result<void> spawn();
-  // Until write() the thread works for the agent, if it has a processor of its own; else OtherThreads is empty.
+  // Until write() the thread works for the agent, if it has a processor of its own; else OtherThreads is
+  // empty.
   OtherThreads helper();
   // The queue may be filled from now on; the eager copies are complete.
   void write();

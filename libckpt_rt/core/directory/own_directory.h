@@ -1,8 +1,8 @@
 // The directory that images of this process go to: the one that was set, or below it the one of a later user.
 //
-// A program that gives up root's rights may not write into root's directory any more. Just before, the library makes
-// `user-UID` in it for the user that the program becomes. Where that user may not even pass through the directories
-// above, the asker hands `user-UID` over, open (base/protocol/control_protocol.h).
+// A program that gives up root's rights may not write into root's directory any more. Just before, the
+// library makes `user-UID` in it for the user that the program becomes. Where that user may not even pass
+// through the directories above, the asker hands `user-UID` over, open (base/protocol/control_protocol.h).
 //
 //   CKPT_DIR            root's, 0700, and 0711 as soon as it has one of a later user
 //     user-65534        that user's, 0700
@@ -35,8 +35,8 @@ const char* name();
 void copy_name(Name& to);
 // From what the user has set, the job, and the working directory of now.
 void choose();
-// The job's, or the one that was set for the parent, or one beside the parent's that has the child's number: whatever
-// directory the child or its parent has changed to since.
+// The job's, or the one that was set for the parent, or one beside the parent's that has the child's number:
+// whatever directory the child or its parent has changed to since.
 void choose_in_child();
 // The one that is set.
 const char* set_name();

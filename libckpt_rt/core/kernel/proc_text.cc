@@ -46,8 +46,8 @@ size_t numbers(std::string_view line, unsigned base, uint64_t* out, size_t max) 
 
 namespace {
 
-// Visits the lines of a file, each in one piece or, where it is longer than the text, in several: visit(piece, whether
-// the piece begins the line). False: it cannot be read.
+// Visits the lines of a file, each in one piece or, where it is longer than the text, in several:
+// visit(piece, whether the piece begins the line). False: it cannot be read.
 template <typename Visit>
 bool scan_lines(const char* path, Visit visit) {
   const ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0L)));

@@ -12,7 +12,8 @@
 
 namespace ckpt {
 
-// A file of /proc, or something without a name, that cannot be opened, and the remedy. error: errno, also negative.
+// A file of /proc, or something without a name, that cannot be opened, and the remedy. error: errno, also
+// negative.
 Error cannot_open(const char* what, int error);
 
 // The text after "key" up to the end of its line.
@@ -41,15 +42,17 @@ inline uint64_t take_hex(std::string_view& s) {
   return v;
 }
 
-// One number of a file like /proc/PID/status, each line of which begins with a key: "SigBlk:\t0000000000000000".
+// One number of a file like /proc/PID/status, each line of which begins with a key:
+// "SigBlk:\t0000000000000000".
 struct StatusField {
   std::string_view key;  // with the colon
   unsigned base = 10;
   uint64_t value = 0;  // 0 where the file has no such line
   bool found = false;
 };
-// Reads such a file to its end, however long it is: the line of a process with many groups has kilobytes. Only
-// whole keys at the beginning of a line count, for a name (the first line) may hold anything. False: it cannot be read.
+// Reads such a file to its end, however long it is: the line of a process with many groups has kilobytes.
+// Only whole keys at the beginning of a line count, for a name (the first line) may hold anything. False: it
+// cannot be read.
 bool read_status(const char* path, std::span<StatusField> fields);
 // A number that tells two states of those lines apart (FNV-1a of their text). 0: the file cannot be read.
 uint64_t digest_status(const char* path, std::span<const std::string_view> keys);

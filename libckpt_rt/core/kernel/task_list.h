@@ -9,9 +9,9 @@
 
 namespace ckpt {
 
-// tids of /proc/self/task. The list may lack some if a thread exits meanwhile: the kernel ends it at a thread that
-// exits while it is listed (proc_task_readdir), and may leave some out after an exit between two reads. False: the
-// arena is full or /proc is not there.
+// tids of /proc/self/task. The list may lack some if a thread exits meanwhile: the kernel ends it at a thread
+// that exits while it is listed (proc_task_readdir), and may leave some out after an exit between two reads.
+// False: the arena is full or /proc is not there.
 bool list_tasks(ArenaVector<int>& tids);
 
 // Whether that is every thread of the process, whose id is pid: there are as many, and all of them are still
@@ -24,8 +24,8 @@ bool is_task(int tid);
 // How many there are, zombies included; -1: /proc is not there.
 long count_tasks();
 
-// Threads that wait in a system call now, sorted, and the ends of their stacks. (The kernel does not tell the stack of a
-// busy thread.) False: as above.
+// Threads that wait in a system call now, sorted, and the ends of their stacks. (The kernel does not tell the
+// stack of a busy thread.) False: as above.
 bool list_waiting(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& waiting);
 
 struct TaskFacts {

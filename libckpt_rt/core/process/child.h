@@ -1,12 +1,14 @@
-// A child of the program corrects the library's state, which it has from its parent, when that state is first used.
+// A child of the program corrects the library's state, which it has from its parent, when that state is first
+// used.
 //
-// Most children end, or execute another program, without a checkpoint, and the kernel copies each page that a child
-// writes to.
+// Most children end, or execute another program, without a checkpoint, and the kernel copies each page that a
+// child writes to.
 //
-// Owner:     libckpt_rt; put_child_right() is defined in entry/child.cc, which knows all that it has to correct.
-// Callers:   code that begins to use the library's state in a process that may be such a child, before it looks at
-//            this_process.pid: the handlers of our signals, the functions of ckpt_rt.h, hooks. Any thread, also
-//            inside a signal handler.
+// Owner:     libckpt_rt; put_child_right() is defined in entry/child.cc, which knows all that it has to
+//            correct.
+// Callers:   code that begins to use the library's state in a process that may be such a child, before it
+//            looks at this_process.pid: the handlers of our signals, the functions of ckpt_rt.h, hooks. Any
+//            thread, also inside a signal handler.
 // Never:     allocates, touches errno.
 #pragma once
 

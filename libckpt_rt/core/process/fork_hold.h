@@ -1,12 +1,12 @@
 // Holds fork(2) of the program while the library maps memory that a child must not have.
 //
-// MADV_DONTFORK can be set only after a mapping was made. A child that is forked in between keeps the mapping: that
-// of a ring (io_uring) for ever, and no image of the child could be restarted.
+// MADV_DONTFORK can be set only after a mapping was made. A child that is forked in between keeps the
+// mapping: that of a ring (io_uring) for ever, and no image of the child could be restarted.
 //
 // Owner:     libckpt_rt. Its words are in the own page (own_page.h), which a child gets empty: to count costs
 //            no copy of a page after the fork.
-// Callers:   begin(), end(): threads of the program around fork and _Fork. hold(), release(): the agent, while
-//            the program runs. any_inside(): the agent, in a stop. A bare clone(2) is not noticed.
+// Callers:   begin(), end(): threads of the program around fork and _Fork. hold(), release(): the agent,
+//            while the program runs. any_inside(): the agent, in a stop. A bare clone(2) is not noticed.
 // Never:     allocates, touches errno. The agent waits for no more than kLongestNs.
 #pragma once
 

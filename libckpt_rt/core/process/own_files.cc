@@ -33,7 +33,8 @@ long open(OwnFile which) {
   // A process of the same user could trace this one meanwhile. It could as well read the image.
   if (sys::failed(sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L))) return fd;
   const long opened = open_plainly(which);
-  // It may have been 2 (fs.suid_dumpable), which prctl(2) refuses to set: 0 has the same owner and no core file.
+  // It may have been 2 (fs.suid_dumpable), which prctl(2) refuses to set: 0 has the same owner and no core
+  // file.
   sys::call(__NR_prctl, PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
   return opened;
 }

@@ -1,8 +1,8 @@
 // Files of the process itself in /proc that only their owner may open: mem and pagemap.
 //
-// While the process is not dumpable, as after setuid(2) or PR_SET_DUMPABLE, root owns them. The asker may have handed
-// them over, open (base/protocol/control_protocol.h). Else the library makes the process dumpable for the instant in
-// which it opens them.
+// While the process is not dumpable, as after setuid(2) or PR_SET_DUMPABLE, root owns them. The asker may
+// have handed them over, open (base/protocol/control_protocol.h). Else the library makes the process dumpable
+// for the instant in which it opens them.
 //
 // Owner:     libckpt_rt. Callers: the agent, and the child that writes an image in mode fork.
 // Never:     allocates.
@@ -19,7 +19,8 @@ long open(OwnFile which);
 // Can open() open both without the asker's help? By the agent, before a checkpoint.
 bool may_open();
 
-// From the asker, for the checkpoint that follows; not valid: none. They show this process's memory, not a child's.
+// From the asker, for the checkpoint that follows; not valid: none. They show this process's memory, not a
+// child's.
 void hand_over(ScopedFd memory, ScopedFd pagemap);
 // Restart, forked child, going back: the numbers in memory are of a table that is not there.
 void forget();

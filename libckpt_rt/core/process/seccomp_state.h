@@ -16,8 +16,8 @@ struct SeccompState {
   std::atomic<bool> strict_thread{false};
   // Filters that were there before the program's first instruction.
   uint32_t before_program = 0;
-  // A keyring of its own (keyctl, add_key), and CLONE_NEW* of what it has left by unshare(2) and setns(2); a forked
-  // child has it too. Not any more after a restart.
+  // A keyring of its own (keyctl, add_key), and CLONE_NEW* of what it has left by unshare(2) and setns(2); a
+  // forked child has it too. Not any more after a restart.
   std::atomic<bool> own_keyring{false};
   std::atomic<bool> landlocked{
       false};  // landlock_restrict_self(2), which a child inherits; nobody else is told of it

@@ -1,9 +1,10 @@
 // Which process this is, and which run of the program.
 //
-// Owner:     libckpt_rt: one object in its data, so that an image holds it and a restarted process continues from it.
-// Callers:   any thread reads. Written by the preload constructor, while one thread runs; in a child of the program
-//            by the thread that puts it right (child.h); at a restart and after going back by the one thread
-//            that runs then (generation).
+// Owner:     libckpt_rt: one object in its data, so that an image holds it and a restarted process continues
+//            from it.
+// Callers:   any thread reads. Written by the preload constructor, while one thread runs; in a child of the
+//            program by the thread that puts it right (child.h); at a restart and after going back by the one
+//            thread that runs then (generation).
 // Never:     copied lazily: it is saved in the pause (capture/memory/memory_map.cc).
 #pragma once
 

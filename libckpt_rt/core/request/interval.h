@@ -2,8 +2,8 @@
 // when nothing has been heard of the job for twice as long: then the first is gone, and one of them takes
 // over.
 //
-// Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due, learn, learned);
-//            threads of the program (suspend, resume); the restart entry (came_back).
+// Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due,
+//            learn, learned); threads of the program (suspend, resume); the restart entry (came_back).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The file with the key that images of this process are encrypted with. The key itself is read for one checkpoint, and
-// is never here.
+// The file with the key that images of this process are encrypted with. The key itself is read for one
+// checkpoint, and is never here.
 //
 // Owner:     libckpt_rt, in its data, so that an image holds the name and a restarted process has the same.
 // Callers:   choose(): the preload constructor, once. path(): any thread.

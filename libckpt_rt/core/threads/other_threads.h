@@ -11,7 +11,8 @@ namespace ckpt {
 
 struct OtherThreads {
   void* context = nullptr;
-  // Runs work(argument) on a thread that has no work yet; there must be such a thread. nullptr: there are no threads.
+  // Runs work(argument) on a thread that has no work yet; there must be such a thread. nullptr: there are no
+  // threads.
   void (*start)(void* context, void (*work)(void*), void* argument) = nullptr;
   // Returns when all that was started is done.
   void (*await)(void* context) = nullptr;

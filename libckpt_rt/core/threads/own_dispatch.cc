@@ -29,8 +29,8 @@ constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, linux/prctl.h
 constexpr uint8_t kAllow = 0, kBlock = 1;
 constexpr uint64_t kSlotBytes = 64, kRaxTaken = 14, kRaxBack = 24;  // own_dispatch.S
 
-// A thread is known by its thread pointer, since to ask for its number would be a system call. The next thread with that
-// pointer has another number in the word that the kernel clears at a thread's end.
+// A thread is known by its thread pointer, since to ask for its number would be a system call. The next
+// thread with that pointer has another number in the word that the kernel clears at a thread's end.
 struct Place {
   std::atomic<uint64_t> thread_pointer;  // 0: free; taken for good
   const int* tid_word;
@@ -89,8 +89,8 @@ bool put_right(const Place& place, ucontext_t& frame) {
   return true;
 }
 
-// A way is in use as long as a handler of the program interrupts it. One that has jumped out of such a handler never gives its way
-// back: where none is free, the one that was taken longest ago is.
+// A way is in use as long as a handler of the program interrupts it. One that has jumped out of such a
+// handler never gives its way back: where none is free, the one that was taken longest ago is.
 uint64_t take_way(Place& place) {
   const uint64_t first = first_way_of(place);
   for (uint32_t i = 0; i < kWaysBack; ++i) {

@@ -1,9 +1,9 @@
 // The threads of ours that may exist in the program, each while there is something for it to do.
 //
-// Owner:     libckpt_rt: one object in its data. An image holds it; a restarted process gets new blocks, which
-//            lie behind the own page (core/process/own_page.h).
-// Callers:   forget(): a forked child, and the leader of a restart. The agent starts and ends the threads; the agent
-//            itself is started by entry/agent.cc.
+// Owner:     libckpt_rt: one object in its data. An image holds it; a restarted process gets new blocks,
+//            which lie behind the own page (core/process/own_page.h).
+// Callers:   forget(): a forked child, and the leader of a restart. The agent starts and ends the threads;
+//            the agent itself is started by entry/agent.cc.
 #pragma once
 
 #include <iterator>
@@ -26,8 +26,8 @@ extern OwnThreads own_threads;
 inline RawThread* const kOwnThreads[] = {&own_threads.agent, &own_threads.fault_handler, &own_threads.writer,
                                          &own_threads.engine};
 
-// What a stop does not stop: the caller, and the others that run. A thread that has ended keeps its number until it
-// is started again, and is not among them.
+// What a stop does not stop: the caller, and the others that run. A thread that has ended keeps its number
+// until it is started again, and is not among them.
 class RunningOwnThreads {
  public:
   RunningOwnThreads() {

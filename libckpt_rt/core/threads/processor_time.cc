@@ -154,7 +154,8 @@ void thread_came_back(int tid, const ProcessorUse& used) {
 void process_came_back() {
   before.own = sum(at_stop.own, -1, counted(RUSAGE_SELF, CLOCK_PROCESS_CPUTIME_ID));
   before.children = sum(at_stop.children, -1, counted(RUSAGE_CHILDREN, 0));
-  // release: threads of the program look at it when they go on, which the futex of the restart orders as well.
+  // release: threads of the program look at it when they go on, which the futex of the restart orders as
+  // well.
   came_back.store(true, std::memory_order_release);
 }
 

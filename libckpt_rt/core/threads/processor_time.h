@@ -1,11 +1,13 @@
-// What the process and its threads had used of the processor before a restart (getrusage(2), clocks of processor time): the
-// kernel counts a restarted process from 0.
+// What the process and its threads had used of the processor before a restart (getrusage(2), clocks of
+// processor time): the kernel counts a restarted process from 0.
 //
-// Owner:     libckpt_rt. In the library's data, so that an image holds it, and a restarted process begins with it.
-// Callers:   of_thread: a thread in the handler of the stop, for itself. note_process: the agent, threads standing.
-//            begin_again, process_came_back: the leader at restart; thread_came_back: each thread there.
-//            forget: a forked child. add_earlier: threads of the program, in interposed calls.
-// Never:     makes a system call before there was a restart, but in of_thread and note_process; allocates, locks.
+// Owner:     libckpt_rt. In the library's data, so that an image holds it, and a restarted process begins
+//            with it.
+// Callers:   of_thread: a thread in the handler of the stop, for itself. note_process: the agent, threads
+//            standing. begin_again, process_came_back: the leader at restart; thread_came_back: each thread
+//            there. forget: a forked child. add_earlier: threads of the program, in interposed calls.
+// Never:     makes a system call before there was a restart, but in of_thread and note_process; allocates,
+//            locks.
 #pragma once
 
 #include <sys/resource.h>
@@ -54,8 +56,8 @@ timespec as_counted_anew(clockid_t clock, const timespec& time);
 // who: as getrusage(2). Adds what was used before.
 void add_earlier(int who, rusage& used);
 
-// Does the clock count processor time? Below 0: of any process or thread (pthread_getcpuclockid(3)), but for 3 in its lower
-// bits, which is a device.
+// Does the clock count processor time? Below 0: of any process or thread (pthread_getcpuclockid(3)), but for
+// 3 in its lower bits, which is a device.
 inline bool is_processor_clock(clockid_t clock) {
   constexpr unsigned kKind = 7, kDevice = 3;
   return clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID ||

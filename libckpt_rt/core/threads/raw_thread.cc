@@ -24,8 +24,9 @@ struct RawThread::Start {
 
 namespace {
 
-// Linux takes the exit code of the last thread for that of the process. Ours is the last where a program's threads have
-// ended past libc (SYS_exit). Then the first thread's code is the program's: of others none can be read.
+// Linux takes the exit code of the last thread for that of the process. Ours is the last where a program's
+// threads have ended past libc (SYS_exit). Then the first thread's code is the program's: of others none can
+// be read.
 int exit_code_of_program() {
   TaskFacts leader;
   if (!read_task_facts(sys::getpid(), leader) || leader.state != 'Z') return 0;

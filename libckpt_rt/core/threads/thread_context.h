@@ -104,8 +104,8 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes);
 // What the handler and the kernel's frame under it take of a stack, at most as far as we know: a hint.
 inline constexpr uint64_t kHandlerStackBytes = 8 << 10;
 
-// Where libc has the rseq area that it registers for each of its threads: bytes from the thread pointer. Said once, by
-// the constructor; until then, and with length 0, there is none.
+// Where libc has the rseq area that it registers for each of its threads: bytes from the thread pointer. Said
+// once, by the constructor; until then, and with length 0, there is none.
 void know_rseq_area(int64_t offset, uint32_t length);
 
 }  // namespace ckpt

@@ -75,7 +75,8 @@ bool same_users(const ThreadCredentials& a, const ThreadCredentials& b) {
   return std::equal(a.uid, a.uid + 4, b.uid) && std::equal(a.gid, a.gid + 4, b.gid);
 }
 
-// Groups first: who has become another user may not choose them any more. `raised`: capabilities to choose with.
+// Groups first: who has become another user may not choose them any more. `raised`: capabilities to choose
+// with.
 long set_users(const ThreadCredentials& wanted, const Capabilities& raised) {
   long r = sys::call(__NR_setresgid, wanted.gid[0], wanted.gid[1], wanted.gid[2]);
   if (r != 0) return r;

@@ -15,8 +15,8 @@ namespace {
 
 constinit std::atomic<bool> is_allowed{false};
 
-// clock_getcpuclockid(3) is for processes only; the kernel's make_thread_cpuclock(): bit 2, one thread; 2, the
-// time that the scheduler counts.
+// clock_getcpuclockid(3) is for processes only; the kernel's make_thread_cpuclock(): bit 2, one thread; 2,
+// the time that the scheduler counts.
 clockid_t processor_clock(int tid) {
   return static_cast<clockid_t>(~static_cast<uint32_t>(tid) << 3 | 4 | 2);
 }

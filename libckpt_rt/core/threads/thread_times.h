@@ -1,7 +1,7 @@
 // How long a thread of this process ran, and how long it could have run but had no processor.
 //
-// Owner:     libckpt_rt. Callers: the agent, for threads of ours that exist; each such thread for itself at its end
-//            (RawThread).
+// Owner:     libckpt_rt. Callers: the agent, for threads of ours that exist; each such thread for itself at
+//            its end (RawThread).
 // Never:     allocates; makes a system call before allow(true).
 #pragma once
 

@@ -15,8 +15,8 @@ constexpr uint64_t kResetOnFork = 1;  // SCHED_FLAG_RESET_ON_FORK
 
 constexpr uint64_t kManyForEach = 4;
 
-// Threads of the machine that run or would run, this one included: the fourth word of /proc/loadavg, before its slash. Where it
-// cannot be read, more than any number.
+// Threads of the machine that run or would run, this one included: the fourth word of /proc/loadavg, before
+// its slash. Where it cannot be read, more than any number.
 uint64_t runnable_threads() {
   char text[128];
   const long n = read_small_file("/proc/loadavg", text, sizeof(text));

@@ -1,14 +1,16 @@
 // A thread of ours for which the program's threads wait gets a processor before them.
 //
-// Where more threads compute than there are processors, the agent is one of many: with 100 threads on two processors a
-// stop took 360 ms, with 1,000 it had no end (docs/findings.md). So the agent takes nice -20 while it stops. While it arms,
-// and for the thread that serves faults, it is taken only if many threads run for each processor: where few do,
-// the agent would take a processor from one of them for milliseconds, which is longer than the pause; and threads whose
-// faults are served at once write so much more, while memory is armed, that the stop is longer, and force more copies. Root
-// may (CAP_SYS_NICE), and others up to RLIMIT_NICE; else nothing changes.
+// Where more threads compute than there are processors, the agent is one of many: with 100 threads on two
+// processors a stop took 360 ms, with 1,000 it had no end (docs/findings.md). So the agent takes nice -20
+// while it stops. While it arms, and for the thread that serves faults, it is taken only if many threads run
+// for each processor: where few do, the agent would take a processor from one of them for milliseconds, which
+// is longer than the pause; and threads whose faults are served at once write so much more, while memory is
+// armed, that the stop is longer, and force more copies. Root may (CAP_SYS_NICE), and others up to
+// RLIMIT_NICE; else nothing changes.
 //
 // Owner:     the thread of ours that calls begin(); it alone calls end().
-// Never:     kept by the agent while it copies in order, nor taken by the writer: both work beside the program.
+// Never:     kept by the agent while it copies in order, nor taken by the writer: both work beside the
+//            program.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +20,8 @@ namespace ckpt {
 // That this thread may use; 0: not known.
 uint64_t allowed_processors();
 
-// More than four threads, ours included, for each processor that this thread may use; and more than that many threads of the
-// machine run, or would if there were a processor: those of a program may all be waiting.
+// More than four threads, ours included, for each processor that this thread may use; and more than that many
+// threads of the machine run, or would if there were a processor: those of a program may all be waiting.
 bool many_threads_run();
 
 class Urgency {

@@ -1,13 +1,13 @@
-// Addresses of the job, not of the machine. After a restart on other hosts the program still knows the addresses that
-// its hosts had when it began, in its memory and in that of its peers. Calls that name an address go to where that host
-// is now; what the kernel answers is called as the program knows it.
+// Addresses of the job, not of the machine. After a restart on other hosts the program still knows the
+// addresses that its hosts had when it began, in its memory and in that of its peers. Calls that name an
+// address go to where that host is now; what the kernel answers is called as the program knows it.
 //
 // Owner:     libckpt_rt/interpose: one table in the library's data.
-// Callers:   to_machine(), to_job(): threads of the program, in interposed calls; read: the constructor and the
-//            leader of a restart, while one thread runs; set: going back, while all stand.
+// Callers:   to_machine(), to_job(): threads of the program, in interposed calls; read: the constructor and
+//            the leader of a restart, while one thread runs; set: going back, while all stand.
 // Never:     costs more than the look at one number while the job is where it began.
-// Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes: lines of
-//            base/sockets/job_addresses.h, the first line this host's own.
+// Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes:
+//            lines of base/sockets/job_addresses.h, the first line this host's own.
 #pragma once
 
 #include <sys/socket.h>
@@ -28,14 +28,14 @@ extern bool over_hosts;
 
 inline constexpr uint32_t kMostLines = 4096;  // lines of a table
 
-// Reads the table of this host anew. Not zero: it is there and cannot be read, or is no such table (-errno). None, or
-// a directory that this user may not enter: the addresses are taken as they are.
+// Reads the table of this host anew. Not zero: it is there and cannot be read, or is no such table (-errno).
+// None, or a directory that this user may not enter: the addresses are taken as they are.
 long read(const char* directory);
 // The table as somebody else has read it: kMostLines lines at most.
 void set(std::span<const AddressLine> table);
 
-// Several parts of the job are on this host: a port that the kernel chooses for this socket is to be one of this
-// part's. So the port tells which part is at the other end. Before the socket has an address.
+// Several parts of the job are on this host: a port that the kernel chooses for this socket is to be one of
+// this part's. So the port tells which part is at the other end. Before the socket has an address.
 void choose_port_in_slice(int fd);
 inline void before_address(int fd) {
   if (__builtin_expect(count.load(std::memory_order_relaxed) != 0, 0)) choose_port_in_slice(fd);
@@ -55,8 +55,8 @@ inline void to_job(void* name, uint32_t room, bool own = false) {
   to_job_in_table(name, room, own);
 }
 
-// What the kernel may fill. A call may wait while the job comes back elsewhere: the table does not count here. 0: not
-// one of several hosts.
+// What the kernel may fill. A call may wait while the job comes back elsewhere: the table does not count
+// here. 0: not one of several hosts.
 inline socklen_t room(const void* name, const socklen_t* length) {
   return over_hosts && name != nullptr && program_memory::may_read(length, sizeof(*length)) ? *length : 0;
 }

@@ -41,7 +41,8 @@ long again_if_interrupted(long nr, Args... args) {
   return r;
 }
 
-// The descriptor of the connection; negative: there is none. The question is closed only when the program has it.
+// The descriptor of the connection; negative: there is none. The question is closed only when the program has
+// it.
 int ask(int question, uint16_t port, UnacceptedAnswer& answer) {
   if (again_if_interrupted(__NR_connect, question, &keeper, keeper_length) != 0) return -1;
   const UnacceptedQuestion q{UnacceptedQuestion::What::kClaim, port};

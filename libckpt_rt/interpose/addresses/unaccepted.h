@@ -1,7 +1,9 @@
-// accept(2) in a job over several hosts: where a checkpoint has kept a connection that waited to be accepted, a
-// placeholder waits in its place. The thread that accepts it gets the connection. docs/hosts.md, "Not accepted yet".
+// accept(2) in a job over several hosts: where a checkpoint has kept a connection that waited to be accepted,
+// a placeholder waits in its place. The thread that accepts it gets the connection. docs/hosts.md, "Not
+// accepted yet".
 //
-// Owner:     libckpt_rt/interpose. Callers: remember_name(): the constructor; accept4: threads of the program.
+// Owner:     libckpt_rt/interpose. Callers: remember_name(): the constructor; accept4: threads of the
+//            program.
 // Never:     gives the program a placeholder. Costs more than the look at an address where there is none.
 #pragma once
 

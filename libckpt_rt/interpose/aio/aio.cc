@@ -1,6 +1,6 @@
-// io_setup, io_submit, io_getevents, io_pgetevents, io_destroy: the functions of libaio, whose results are system calls' own
-// (-errno). libaio has its own system call instructions; what it submits could not be counted, and its waits would end with
-// EINTR at each checkpoint.
+// io_setup, io_submit, io_getevents, io_pgetevents, io_destroy: the functions of libaio, whose results are
+// system calls' own (-errno). libaio has its own system call instructions; what it submits could not be
+// counted, and its waits would end with EINTR at each checkpoint.
 #include <linux/aio_abi.h>
 #include <time.h>
 

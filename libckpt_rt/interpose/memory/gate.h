@@ -3,11 +3,11 @@
 // other pieces. To register the range would cut one of the new mappings in two: mremap(2) then fails with
 // EFAULT, and the halves, once touched, are never joined again.
 //
-// Owner:     libckpt_rt/interpose. In the library's own data: in a restarted process the threads that were inside
-//            still are.
+// Owner:     libckpt_rt/interpose. In the library's own data: in a restarted process the threads that were
+//            inside still are.
 // Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, pkey_mprotect,
-//            remap_file_pages, shmdt, mmap with MAP_FIXED and shmat with SHM_REMAP; while memory is registered,
-//            also around madvise and process_madvise that drop pages.
+//            remap_file_pages, shmdt, mmap with MAP_FIXED and shmat with SHM_REMAP; while memory is
+//            registered, also around madvise and process_madvise that drop pages.
 //            MappingsHeld: the agent. MappingsBarred: the thread that serves faults.
 // Never:     waits for ever: a thread that left a wrapper by siglongjmp, or a signal handler that unmaps
 //            memory in the middle of one, must not block the program. After kPatienceNs the agent goes on

@@ -148,8 +148,8 @@ long madvise(void* start, size_t length, int advice) {
   if (advice == kMadvGuardInstall) kept_settings::guards_reach.extend(Addr::of(start), length);
   if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
     // After MADV_FREE the kernel may take the pages at any later time: their protection goes with them, and
-    // no event says so. So they are taken at once, which is lawful; but not those of a file, for which the kernel
-    // refuses MADV_FREE, and would drop what the program has written. (ENOMEM: the range has holes.)
+    // no event says so. So they are taken at once, which is lawful; but not those of a file, for which the
+    // kernel refuses MADV_FREE, and would drop what the program has written. (ENOMEM: the range has holes.)
     if (advice == MADV_FREE) {
       const long r = madvise_told(start, length, MADV_FREE);
       if (sys::failed(r) && r != -ENOMEM) return r;
@@ -171,8 +171,8 @@ long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsign
   memory_advice::note_unplaced(advice);
   const bool told = drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0;
   auto tell = [=] {
-    // If the ranges are another process's, before_release is called in vain, which does no harm. What cannot be read
-    // is for the kernel to refuse.
+    // If the ranges are another process's, before_release is called in vain, which does no harm. What cannot
+    // be read is for the kernel to refuse.
     constexpr size_t kMost = 16;
     iovec list[kMost];
     for (size_t i = 0; told && i < n; i += kMost) {

@@ -1,7 +1,8 @@
 // Memory that the program gives back or replaces while a checkpoint copies it: the checkpoint is told
 // first (hooks::before_release), so that the image gets it as it was at the stop.
 //
-// Owner:     libckpt_rt/interpose. Callers: threads of the program, libc's own code by its jumps (interpose/libc.h).
+// Owner:     libckpt_rt/interpose. Callers: threads of the program, libc's own code by its jumps
+//            (interpose/libc.h).
 // Never:     allocates; results are the kernel's.
 #pragma once
 

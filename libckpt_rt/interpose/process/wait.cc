@@ -1,5 +1,5 @@
-// wait(2) for the children of the calling thread alone (__WNOTHREAD): a restart makes all children those of the first
-// thread, so that a checkpoint has to know of such waits. libc does the work.
+// wait(2) for the children of the calling thread alone (__WNOTHREAD): a restart makes all children those of
+// the first thread, so that a checkpoint has to know of such waits. libc does the work.
 #include <sys/resource.h>
 #include <sys/wait.h>
 

@@ -1,5 +1,5 @@
-// The functions of liburing that make rings and register things with them. liburing has its own system call instructions, which
-// nobody sees: each function is called, and what it has done is remembered.
+// The functions of liburing that make rings and register things with them. liburing has its own system call
+// instructions, which nobody sees: each function is called, and what it has done is remembered.
 #include <liburing.h>
 
 #include <cstring>
@@ -14,7 +14,8 @@ using namespace ckpt;
 
 namespace {
 
-// A function of liburing whose first argument is the ring, and which registers something when its result is not an error.
+// A function of liburing whose first argument is the ring, and which registers something when its result is
+// not an error.
 long register_by(LiburingFunction& real, rings::Operation operation, io_uring* ring, long b, long c, long d,
                  long e, long f) {
   const rings::Change change;
@@ -157,7 +158,8 @@ CKPT_INTERPOSE(int, io_uring_unregister_ring_fd, io_uring* ring) {
   return r;
 }
 
-// io_uring_setup_buf_ring makes memory and registers it; its result is an address, and the error goes elsewhere.
+// io_uring_setup_buf_ring makes memory and registers it; its result is an address, and the error goes
+// elsewhere.
 CKPT_INTERPOSE(void*, io_uring_setup_buf_ring, io_uring* ring, unsigned entries, int group, unsigned flags,
                int* error) {
   static constinit LiburingFunction real("io_uring_setup_buf_ring");

@@ -24,8 +24,8 @@ std::atomic<uint64_t> slot_keys[kHandlerSlots];
 std::atomic<uintptr_t> own_handler, own_restorer;
 std::atomic<uint64_t> own_flags, own_mask;
 
-// Former checkpoint signals, by the same bits as ckpt_former_signals, whose handler the program set without SA_SIGINFO: only told
-// back to the program.
+// Former checkpoint signals, by the same bits as ckpt_former_signals, whose handler the program set without
+// SA_SIGINFO: only told back to the program.
 std::atomic<uint64_t> without_information;
 
 uint64_t former_bit(int signal) { return uint64_t{1} << (signal & 63); }
@@ -114,7 +114,8 @@ long sigaction_for_program(int signal, const KernelSigaction* action, KernelSiga
     without_information.fetch_and(~former_bit(signal), std::memory_order_relaxed);
     if ((ckpt_former_signals.load(std::memory_order_relaxed) & former_bit(signal)) != 0 && told.handler > 1 &&
         (told.flags & SA_SIGINFO) == 0) {
-      // Without it the kernel leaves out what tells an asker's signal from the program's. The handler sees no difference.
+      // Without it the kernel leaves out what tells an asker's signal from the program's. The handler sees no
+      // difference.
       told.flags |= SA_SIGINFO;
       without_information.fetch_or(former_bit(signal), std::memory_order_relaxed);
     }

@@ -1,10 +1,11 @@
 // The handlers that the program installs, called through slots of ours, so that we know when a handler
 // of the program is about to run on top of a call that a checkpoint interrupted.
 //
-// Owner:     libckpt_rt/interpose. The kernel is told the address of a slot (interpose/signals/handlers.S). The slot
-//            jumps to the program's function with all registers as the kernel set them, so that the slot is
-//            not seen in a backtrace. A slot that was given to a function is never given to another. So two
-//            sigaction() at a time do no harm: the address that the kernel has says which function runs.
+// Owner:     libckpt_rt/interpose. The kernel is told the address of a slot (interpose/signals/handlers.S).
+//            The slot jumps to the program's function with all registers as the kernel set them, so that the
+//            slot is not seen in a backtrace. A slot that was given to a function is never given to another.
+//            So two sigaction() at a time do no harm: the address that the kernel has says which function
+//            runs.
 // Callers:   the interposed sigaction and its kin; fix_interrupted_call.
 // Never:     fails: with all slots in use the function is installed as it is.
 #pragma once

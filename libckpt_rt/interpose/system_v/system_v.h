@@ -1,7 +1,8 @@
 // System V semaphores and message queues, as the interposed calls make them: they note which ones the program
 // uses.
 //
-// Owner:     libckpt_rt/interpose. Callers: threads of the program. Results are the kernel's, no errno, no cancellation.
+// Owner:     libckpt_rt/interpose. Callers: threads of the program. Results are the kernel's, no errno, no
+//            cancellation.
 // Never:     allocates, takes a lock of libc.
 #pragma once
 

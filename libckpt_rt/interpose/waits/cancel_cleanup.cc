@@ -1,6 +1,6 @@
-// What pthread_cleanup_push(3) is made of. Before glibc 2.34 it is in libpthread.so.0, which the library does not ask
-// for (core/process/dynamic_linker.h). So it is looked for when a thread first needs it. A program whose thread waits
-// at a semaphore has loaded libpthread by then.
+// What pthread_cleanup_push(3) is made of. Before glibc 2.34 it is in libpthread.so.0, which the library does
+// not ask for (core/process/dynamic_linker.h). So it is looked for when a thread first needs it. A program
+// whose thread waits at a semaphore has loaded libpthread by then.
 #include <pthread.h>
 
 #include <atomic>

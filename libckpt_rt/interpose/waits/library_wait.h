@@ -1,6 +1,6 @@
-// A wait inside a library, so that the stub cannot know where it stands. An EINTR during which some thread left a stop is taken to be the
-// stop's, and the wait goes on with the time that remains. (If a handler of the program runs in the same call as a stop, the call may thus
-// go on. Nowhere else is that possible.)
+// A wait inside a library, so that the stub cannot know where it stands. An EINTR during which some thread
+// left a stop is taken to be the stop's, and the wait goes on with the time that remains. (If a handler of
+// the program runs in the same call as a stop, the call may thus go on. Nowhere else is that possible.)
 //
 // Owner: interposition. Header only. Callers: threads of the program.
 #pragma once

@@ -1,5 +1,5 @@
-// Sockets: the kernel restarts no call that has SO_RCVTIMEO or SO_SNDTIMEO, and signals can cut sends short. And
-// addresses of the job are not always those of the machine (addresses/addresses.h).
+// Sockets: the kernel restarts no call that has SO_RCVTIMEO or SO_SNDTIMEO, and signals can cut sends short.
+// And addresses of the job are not always those of the machine (addresses/addresses.h).
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -12,8 +12,8 @@
 namespace ckpt {
 namespace {
 
-// Bytes of a batch: few enough to be in the processor's cache still when they are copied to their place, enough to
-// keep a disk busy.
+// Bytes of a batch: few enough to be in the processor's cache still when they are copied to their place,
+// enough to keep a disk busy.
 constexpr uint64_t kBatchBytes = 1u << 20;
 constexpr uint64_t kMostGap = 16u << 10;  // bytes that are not wanted, read rather than left out
 constexpr uint64_t kLeastPut = 1u << 20;  // bytes in the image of a mapping: for less it is not registered
@@ -21,8 +21,8 @@ constexpr uint32_t kNoMapping = UINT32_MAX;
 
 uint64_t padded(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
-// The Feeder puts ordinary pages in place, which need not be cleared first. Memory that was in huge pages, or may
-// be, the restorer fills: so it is in huge pages again.
+// The Feeder puts ordinary pages in place, which need not be cleared first. Memory that was in huge pages, or
+// may be, the restorer fills: so it is in huge pages again.
 bool may_be_put(const ParsedMapping& m, bool huge_pages_everywhere) {
   constexpr uint32_t kNot = kMapHugeTlb | kMapGrowsDown | kMapHugePage;
   if (m.record.kind != static_cast<uint32_t>(MappingKind::kAnonymous) || (m.record.flags & kNot) != 0)
@@ -92,8 +92,8 @@ class Builder {
     }
   }
 
-  // A piece may span mappings: one part for each run of wanted mappings that the restorer copies, and one for each
-  // mapping that the Feeder may fill.
+  // A piece may span mappings: one part for each run of wanted mappings that the restorer copies, and one for
+  // each mapping that the Feeder may fill.
   void add(const MemoryPiece& p) {
     const auto& mappings = image_.meta().mappings;
     uint64_t at = p.address.value, end = at + p.length;
@@ -185,8 +185,8 @@ class Builder {
     batch.fills++;
   }
 
-  // Moves the fills that the Feeder may put behind those that the restorer copies in any case; each kind keeps its
-  // order.
+  // Moves the fills that the Feeder may put behind those that the restorer copies in any case; each kind
+  // keeps its order.
   void puts_last(FillBatch& batch) {
     const auto first = fill_mappings_.begin() + static_cast<ptrdiff_t>(batch.first_fill),
                end = first + static_cast<ptrdiff_t>(batch.fills);

@@ -1,7 +1,7 @@
 // Where the kernel will put the restarted program's new mappings.
 //
-// Owner:     restart. Callers: main.cc and restart_job.cc, once they know the image: nothing that they have done
-//            by then must be lost by an exec.
+// Owner:     restart. Callers: main.cc and restart_job.cc, once they know the image: nothing that they have
+//            done by then must be lost by an exec.
 // The kernel fixes that place at exec, from the limit on the stack: just below the stack and the room it
 // may grow into. The restarted program keeps the choice made for ckpt-restart, but has its own stack
 // at its own place. A new mapping just below that stack would end its growth, so ckpt-restart

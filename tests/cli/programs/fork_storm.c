@@ -1,5 +1,5 @@
-/* Forks one child after another; each looks whether it has a ring of io_uring. Answers each line on its standard
- * input with how many children there were and how many had one. */
+/* Forks one child after another; each looks whether it has a ring of io_uring. Answers each line on its
+ * standard input with how many children there were and how many had one. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

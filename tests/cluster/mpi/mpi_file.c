@@ -1,4 +1,5 @@
-/* One file for all ranks, written together and read by another one; and what else keeps state in the library: requests of collective
+/* One file for all ranks, written together and read by another one; and what else keeps state in the library:
+ * requests of collective
    calls (Iallreduce, Ialltoallv), derived types, communicators that come and go.
      mpi_file STEPS FILE    after each tenth of them it is printed how many numbers were wrong */
 #include <mpi.h>

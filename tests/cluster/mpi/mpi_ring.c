@@ -1,4 +1,5 @@
-/* Numbers go round a ring of ranks, and after the first tenth every so often from each to each; whoever gets another number than it
+/* Numbers go round a ring of ranks, and after the first tenth every so often from each to each; whoever gets
+ * another number than it
    must be says so and ends all. At the end all agree on the sum.
      mpi_ring ROUNDS FILE    rank 0 begins a tenth of the rounds when the number in the file is as large; the last
                              round of all when it is 10 */

@@ -1,4 +1,5 @@
-/* One-sided communication: each rank puts into, gets from and adds to the windows of all, between fences and under locks; whoever
+/* One-sided communication: each rank puts into, gets from and adds to the windows of all, between fences and
+ * under locks; whoever
    finds another number than it must be says so and ends all. At the end all agree on the sum of what was added.
      mpi_window ROUNDS FILE    as mpi_ring.c */
 #include <mpi.h>

@@ -107,7 +107,8 @@ TEST(CompressionGauge, NothingIsCompressedWhileTheDeviceIsNotWaitedFor) {
   EXPECT_EQ(machine.tries, 0u);
 }
 
-// 1/8 + 0.5 without; with, 1/8 + 0.4 + 0.5 * 0.5, or 1/8 + 0.2 + 0.5 * 0.5. The device is waited for by neither.
+// 1/8 + 0.5 without; with, 1/8 + 0.4 + 0.5 * 0.5, or 1/8 + 0.2 + 0.5 * 0.5. The device is waited for by
+// neither.
 TEST(CompressionGauge, EncryptingIsNoWaitingForTheDevice) {
   EXPECT_LT(share_of({.device = 100, .compressor = 2.5, .left = 0.5, .sealing = 0.5}), 0.02);
   EXPECT_GT(share_of({.device = 100, .compressor = 5, .left = 0.5, .sealing = 0.5}), 0.95)

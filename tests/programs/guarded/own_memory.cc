@@ -8,7 +8,8 @@ namespace {
 
 using namespace victim;
 
-// A page that the kernel has written to before it was copied holds more than this loop knows of after a restart.
+// A page that the kernel has written to before it was copied holds more than this loop knows of after a
+// restart.
 std::string own_memory(uint64_t iterations) {
   constexpr uint64_t kPages = 2048;
   std::byte* const memory = map_pages(kPages);

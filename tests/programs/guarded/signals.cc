@@ -1,4 +1,5 @@
-// Signals exactly as the kernel delivers them: where their handlers run, and that none is lost, early or deadly.
+// Signals exactly as the kernel delivers them: where their handlers run, and that none is lost, early or
+// deadly.
 //
 // A program of its own: it uses SIGSEGV and SIGBUS, which "guarded" needs for its own faults.
 #include <dirent.h>
@@ -56,8 +57,8 @@ class Memory {
 
 }  // namespace
 
-// A stack that the kernel takes away while a handler runs, and gives back at its end: a handler that comes at that end
-// must not run on top of the frame that the other returns by.
+// A stack that the kernel takes away while a handler runs, and gives back at its end: a handler that comes at
+// that end must not run on top of the frame that the other returns by.
 std::string disarmed(uint64_t iterations) {
   static std::byte stack[kStackBytes];
   const stack_t wanted{stack, kAutodisarm, kStackBytes};
@@ -169,8 +170,8 @@ struct Lone {
 
 }  // namespace
 
-// Signals that mean a fault, but are sent: blocked and with a handler for once; to a thread that has descriptors of
-// its own, and to one that is about to.
+// Signals that mean a fault, but are sent: blocked and with a handler for once; to a thread that has
+// descriptors of its own, and to one that is about to.
 std::string sent(uint64_t iterations) {
   constexpr int kFaults[] = {SIGBUS, SIGSEGV};
   Memory memory;

@@ -50,9 +50,10 @@ void nap() {
 
 }  // namespace
 
-// Behaves as a libc would that sets its handler whenever it needs it, with all signals blocked as in pthread_create. The thread that
-// libc keeps for timers has all but libc's own signals blocked: a stop borrows this one for it, perhaps just before the thread here
-// sets another handler and stops in its turn. Afterwards the newest handler is there, not the one that was borrowed from.
+// Behaves as a libc would that sets its handler whenever it needs it, with all signals blocked as in
+// pthread_create. The thread that libc keeps for timers has all but libc's own signals blocked: a stop
+// borrows this one for it, perhaps just before the thread here sets another handler and stops in its turn.
+// Afterwards the newest handler is there, not the one that was borrowed from.
 std::string handler_of_libc(uint64_t iterations) {
   sigevent event{};
   event.sigev_notify = SIGEV_THREAD;

@@ -1,5 +1,5 @@
-// The ledger of shared memory, by two members in one process: what a member reads is as at the stop, whatever others write
-// after they have kept it.
+// The ledger of shared memory, by two members in one process: what a member reads is as at the stop, whatever
+// others write after they have kept it.
 #include "copier/shared/shared_ledger.h"
 
 #include <fcntl.h>

@@ -33,8 +33,8 @@ uint64_t EagerCopies::bytes() const {
   return bytes;
 }
 
-// In huge pages, where there are some: the kernel pins each page that it copies to, and a huge one it pins once.
-// block: room that was reserved so before; empty: there is none.
+// In huge pages, where there are some: the kernel pins each page that it copies to, and a huge one it pins
+// once. block: room that was reserved so before; empty: there is none.
 bool EagerCopies::reserve(uint64_t bytes, Workspace& space, AddrRange block) {
   const uint64_t whole = round_up(bytes, kHugePage);
   if (!block.empty())
@@ -81,7 +81,8 @@ Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_
   for (const AddrRange& r : runs) bytes += r.size();
   if (bytes > kMost) bytes = kMost;
   const uint64_t whole = round_up(bytes, kHugePage) + kHugePage;
-  // In the list of what is ours since Watch::own_ranges(); of another size it is unmapped here, and the program runs.
+  // In the list of what is ours since Watch::own_ranges(); of another size it is unmapped here, and the
+  // program runs.
   const AddrRange before = spare.range(SpareMemory::Use::kEagerCopies);
   const SpareMemory::Block block = spare.take(SpareMemory::Use::kEagerCopies, whole, whole);
   if (block.range.empty() && !before.empty()) space.disown(before);

@@ -1,5 +1,5 @@
-// In place of base/sys.h in the programs of this folder that take sources of the library as they are: each system
-// call of theirs comes to call6() of the test, which answers it or makes it.
+// In place of base/sys.h in the programs of this folder that take sources of the library as they are: each
+// system call of theirs comes to call6() of the test, which answers it or makes it.
 #pragma once
 
 #include <asm/unistd.h>
