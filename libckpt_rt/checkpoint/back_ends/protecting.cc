@@ -78,6 +78,13 @@ void ProtectingBackEnd::buffer_released(void* self, uint32_t buffer) {
   checkpoint_progress::written(b.copied_bytes());
 }
 
+Result<void> ProtectingBackEnd::get_all_ready() {
+  CKPT_TRY(attempt_.get_ready(writer_.helper()));
+  ProcessCapture& capture = attempt_.capture;
+  capture.looks_ahead.look(capture.map, capture.pages, attempt_.space.arena());
+  return {};
+}
+
 void ProtectingBackEnd::add_own_ranges() {
   // Without room in the list the range is in the image, and is mapped again in vain.
   [[maybe_unused]] const bool added = attempt_.space.own(pool_.range());
@@ -98,6 +105,7 @@ bool ProtectingBackEnd::writes_at_once() const {
   return pool_size_ == PoolSize::kAsSet || table_.size() > pool_.buffers() / 4 * 3;
 }
 
+// The stop leaves the table as it stays. With 16 GiB to count takes more than a millisecond.
 void ProtectingBackEnd::plan() {
   planned_bytes_ = table_.bytes_to_copy() + attempt_.eager.bytes();
   checkpoint_progress::expect(planned_bytes_);
@@ -135,7 +143,7 @@ bool ProtectingBackEnd::start_engine() {
 // write from the same ones again.
 void ProtectingBackEnd::limit_copies_ahead() {
   const uint64_t segment = table_.segment_bytes();
-  const bool fits = table_.bytes_to_copy() <= pool_.buffers() * segment / 4 * 3;
+  const bool fits = planned_bytes_ - attempt_.eager.bytes() <= pool_.buffers() * segment / 4 * 3;
   if (pool_size_ == PoolSize::kAsSet && (!fits || attempt_.image.has_parent()))
     pool_.limit_sequential(kAheadBytes / segment);
 }
@@ -155,6 +163,14 @@ bool ProtectingBackEnd::copy_all() {
 
 int ProtectingBackEnd::ask_for_late_signal() {
   return stop_state.world.signalled_late(now_ns() + user_settings().stop_timeout_ns);
+}
+
+Error ProtectingBackEnd::looks_differ() {
+  attempt_.outcome.spoiled = true;
+  return make_error(
+      ExitCode::kInternal, 0,
+      "what libraries have mapped read-only, or mlockall(MCL_FUTURE), changed in the checkpoint; it "
+      "is taken again");
 }
 
 Error ProtectingBackEnd::memory_went() {
@@ -204,12 +220,16 @@ void ProtectingBackEnd::choose_next_segment() {
 
 Result<void> ProtectingBackEnd::finish() {
   before_go();
-  plan();
   // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory
   // that came while protection was under way.
-  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) writer_.write();
+  const bool writes_in_stop = callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once();
+  if (writes_in_stop) {
+    plan();
+    writer_.write();
+  }
   attempt_.stop.go();
   points::at("copy.go");
+  if (!writes_in_stop) plan();
   // Until here the writer would only keep a processor from the threads that go on.
   if (!writer_.writes() && writes_at_once()) writer_.write();
   attempt_.after_stop();
@@ -231,6 +251,8 @@ Result<void> ProtectingBackEnd::finish() {
   points::at("writer.ended");
   for (const Result<void>& part : {writer_.result(), listed, ended, shared}) CKPT_TRY(part);
   if (!complete) return memory_went();
+  if (!attempt_.capture.looks_ahead.agrees(attempt_.capture.pages, attempt_.space.arena()))
+    return looks_differ();
   // Most threads have left the stop long ago.
   if (const int late = late_signal(); late != 0) return signalled_late(late);
   // Else an image without some of the memory would pass for whole. commit() asks for what checks have found.

@@ -53,7 +53,7 @@ class ProtectingBackEnd : public BackEnd {
   Result<void> protect_ahead();
   // The last thing in the stop: what was written since it was protected is protected again.
   Result<void> settle_protection();
-  Result<void> get_all_ready() { return attempt_.get_ready(writer_.helper()); }
+  Result<void> get_all_ready();
   // The buffers into which the agent's copies are made the cheaper way (KernelCopy::use_for).
   AddrRange filled_from_own_side() const;
   // A thread that was sent a signal while it stood; see StopWorld::signalled_late.
@@ -120,6 +120,7 @@ class ProtectingBackEnd : public BackEnd {
   uint64_t copied_bytes();
   void limit_copies_ahead();
   bool copy_all();
+  Error looks_differ();
   Error memory_went();
   Error signalled_late(int late);
   void count();

@@ -80,7 +80,10 @@ Result<void> ProtectingBackEnd::settle_protection() {
   CKPT_TRY(agree_on_shared(capture.map.mappings()));
   ArenaVector<AddrRange> runs(arena);
   for (const Mapping& m : capture.map.mappings()) {
-    if (m.handling == Handling::kEager) CKPT_TRY(capture.pages.scan(m, runs));
+    if (m.handling != Handling::kEager) continue;
+    auto known = capture.looks_ahead.list_pages(m, runs);
+    if (!known.ok()) return known.error();
+    if (!*known) CKPT_TRY(capture.pages.scan(m, runs));
   }
   ArmedMemory::Serving serving(memory_);
   CKPT_TRY(arming_.settle(capture.map.mappings(), open_pages_.span(), runs));

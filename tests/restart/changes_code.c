@@ -1,0 +1,43 @@
+// Changes page after page of a file's private mapping that is read-only but for the instant of a change, with
+// system calls that no library sees. In the end all that was changed must be so. It goes on to the last page
+// when the file `end` is there.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kPages = 8192, kPage = 4096 };
+
+static long protect(char* at, long size, long how) {
+  long result;
+  __asm__ volatile("syscall"
+                   : "=a"(result)
+                   : "0"(SYS_mprotect), "D"(at), "S"(size), "d"(how)
+                   : "rcx", "r11", "memory");
+  return result;
+}
+
+int main(void) {
+  const int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0600);
+  if (fd < 0 || ftruncate(fd, (off_t)kPages * kPage) != 0) return 2;
+  char* code = mmap(NULL, (size_t)kPages * kPage, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (code == MAP_FAILED) return 2;
+  puts("up");
+  fflush(stdout);
+  const struct timespec between = {0, 100000};
+  static volatile long changed;
+  while (changed < kPages) {
+    if (protect(code, (long)kPages * kPage, PROT_READ | PROT_WRITE) != 0) return 2;
+    *(volatile long*)(code + changed * kPage) = changed + 1;
+    if (protect(code, (long)kPages * kPage, PROT_READ) != 0) return 2;
+    ++changed;
+    if (access("end", F_OK) != 0) nanosleep(&between, NULL);
+  }
+  long wrong = 0;
+  for (long i = 0; i < kPages; ++i) wrong += *(long*)(code + i * kPage) != i + 1;
+  printf("wrong %ld\n", wrong);
+  return wrong != 0;
+}
