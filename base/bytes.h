@@ -1,6 +1,7 @@
 // Reading and writing sequences of fixed-size values, strings and blobs, bounds-checked.
 //
-// Owner:     base. Header only. ByteWriter allocates from an Arena only, so it may run in the victim.
+// Owner:     base. Header only. Callers: ByteWriter: the agent, which describes a program; it allocates from
+//            an Arena only. ByteReader: readers of images, and the agent in `ckpt back`.
 // ByteReader survives any input: after the first read past the end, ok() is false and every read
 // gives zero or empty.
 #pragma once

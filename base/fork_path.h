@@ -5,7 +5,7 @@
 // each page that parent or child touches costs up to a microsecond. So the functions are neighbours, at the
 // beginning of the library, and so are the words that they look at.
 //
-// Owner:     base. Header only.
+// Owner:     base. Header only. Callers: definitions of such functions and words, anywhere in the library.
 #pragma once
 
 #define CKPT_FORK_PATH [[gnu::hot]]

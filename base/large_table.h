@@ -5,7 +5,7 @@
 // the gaps between tables: 20 pages in three page tables became 11 in two (docs/findings.md has the times).
 // tests/house/small_variables.py finds a table that is not marked.
 //
-// Owner:     base. Header only.
+// Owner:     base. Header only. Callers: definitions of such tables, anywhere in the library.
 #pragma once
 
 #define CKPT_LARGE_TABLE [[gnu::section(".lbss")]]

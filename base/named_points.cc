@@ -47,7 +47,7 @@ void reached(const char* point) {
   }
   if (name != std::string_view(point)) return;
   const int self = sys::getpid();
-  // What a child counts its successor does not see.
+  // A child's count ends with it: its successor begins anew.
   if (self != *program_pid && children.load(std::memory_order_relaxed) != wanted_times) return;
   if (self == *program_pid && times.fetch_add(1, std::memory_order_relaxed) + 1 < wanted_times) return;
   wanted.store(nullptr, std::memory_order_relaxed);

@@ -3,8 +3,8 @@
 // reserve that only forced copies may take, so that a thread in a fault hardly ever waits for the
 // disk, and the rest.
 //
-// Owner:     copier. acquire(): the copier, the thread that serves faults, threads under guard. release():
-//            the writer; a copying thread whose copy failed or held only zeros.
+// Owner:     copier. Callers: acquire(): the copier, the thread that serves faults, threads under guard.
+//            release(): the writer; a copying thread whose copy failed or held only zeros.
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
 // A sequential copier that waits is woken when a MiB of its share is free, or an eighth of the share if that

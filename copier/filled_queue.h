@@ -1,6 +1,6 @@
 // Copied segments on their way from the copying threads to the writer.
 //
-// Owner:     copier. push(): any copying thread. pop(): the writer thread only.
+// Owner:     copier. Callers: push(): any copying thread. pop(): the writer thread only.
 // Bounded by the buffer pool: every entry holds a buffer, so there can be no more entries than buffers.
 #pragma once
 

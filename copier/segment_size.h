@@ -13,7 +13,8 @@
 // With increments the size of the first checkpoint stays: what is protected from one checkpoint to the next
 // is known by segment.
 //
-// Owner: copier. Header only, no state.
+// Owner:     copier. Header only, no state. Callers: the agent, at the beginning and at the end of a
+//            checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // The segments of one checkpoint and the state machine that decides who copies each of them, once.
 //
-// Owner:     copier. Built by the agent, at the latest while threads stand still; afterwards shared by
+// Owner:     copier. Built by the agent, at the latest while threads stand still.
+// Callers:   after that all who copy:
 //            - the copier (agent thread) in its sequential scan,
 //            - the thread that serves faults: forced copies, and memory that the program gives back,
 //            - under guard, threads of the program, each for its own fault or call (guard/guard.h).

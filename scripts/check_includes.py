@@ -55,6 +55,7 @@ ROOMS = [
     ("cluster/redundancy", "base"),
     ("cluster/keeper", "base cluster/link cluster/redundancy"),
     ("cluster/on", "base cluster/link"),
+    ("cluster/srun", "base cluster/on"),
     ("cluster", "base"),
     ("cli/text", "base image/format image/read"),
     ("cli/starting", "cli/text"),

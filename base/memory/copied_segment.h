@@ -1,6 +1,7 @@
 // A segment of memory on its way from the copier to the image.
 //
-// Owner: base, between copier and image. Header only.
+// Owner:     base, between copier and image. Header only. Callers: copying threads make it, the writer thread
+//            takes it.
 #pragma once
 
 #include "base/units.h"

@@ -1,6 +1,6 @@
 // A part of the program's memory, and where its copy goes.
 //
-// Owner: base, between the copier and what reads memory for it. Header only.
+// Owner:     base. Header only. Callers: the copier, and what reads memory for it (core/kernel).
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,8 @@
 // pages are free. The heap exports one symbol, ckpt_heap_v1; libckpt_rt refers to it weakly, so that each
 // works without the other and in either order in LD_PRELOAD.
 //
-// Owner:     libckpt_heap. Written by threads of the program inside malloc; read by the agent, in the stop.
+// Owner:     libckpt_heap. Callers: threads of the program inside malloc write it; the agent reads it, in the
+//            stop.
 // Never:     moves: a restarted process goes on with what is in its memory.
 #pragma once
 

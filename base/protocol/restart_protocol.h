@@ -18,6 +18,9 @@
 // that none runs before all are complete. The end of that pipe means that the restart has failed. A member
 // that was stopped, as its parent knew (RestartStopped::kEarly), reports kGo before that: it stops itself,
 // and ckpt-restart does not wait until somebody continues it.
+//
+// Owner:     base. Callers: ckpt-restart fills it in and reads what is reported, its restorer calls the
+//            entry, the library behind the entry reports.
 #pragma once
 
 #include <cstdint>
@@ -84,9 +87,8 @@ enum class RestartStopped : uint32_t {
 
 enum RestartRights : uint32_t {
   kSetsCapabilities = 1,  // a thread of which no more is known has the capabilities below, before it goes on
-  kChoosesUsers =
-      2,  // ckpt-restart may choose users and groups, and each thread has its own again, or there is no
-          // restart
+  // ckpt-restart may choose users and groups, and each thread has its own again, or there is no restart.
+  kChoosesUsers = 2,
 };
 
 struct RestartArgs {

@@ -5,7 +5,8 @@
 // What a checkpoint has made of them (a size of segments that was chosen, a mode that this machine allows) is
 // not here: libckpt_rt/checkpoint/in_force.h.
 //
-// Owner: base. parse_settings allocates nothing and may run in the preload constructor.
+// Owner:     base. Callers: the library's constructor, `ckpt run`, `ckpt check`. parse_settings() allocates
+//            nothing.
 #pragma once
 
 #include <cstdint>

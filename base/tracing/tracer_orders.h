@@ -1,7 +1,7 @@
 // What the thread that traces stopped processes (stopped_tracer.h) is told by another.
 //
-// Owner:     base. Header only. One thread gives orders, one at a time; the tracer has serve_orders() as its
-//            life.
+// Owner:     base. Header only. Callers: one thread gives orders, one at a time; the tracer has
+//            serve_orders() as its life.
 // Never:     libc.
 #pragma once
 

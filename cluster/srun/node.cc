@@ -40,7 +40,8 @@ bool write_some(int fd, std::string& bytes) {
 }  // namespace
 
 int Node::run() {
-  // Who loses his parent, a task, comes to this process: it ends with the step, as slurmstepd would have it.
+  // A process whose parent, a task, has ended becomes a child of this one, and ends with the step, as with
+  // slurmstepd.
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   signal(SIGPIPE, SIG_IGN);
   take_signals({SIGCHLD, SIGHUP, SIGTERM, SIGINT});

@@ -2,7 +2,7 @@
 //
 //   image   = header section* [inherited] index trailer   every part starts at a multiple of 4096
 //   header  = FileHeader                               first block of the file
-//   section = SectionHead entries zeros, then the body exactly one META, any number of CHUNKs
+//   section = SectionHead entries zeros, then the body: exactly one META, any number of CHUNKs
 //   inherited = a section that only increments have: the memory that is as in the parent
 //   index   = a section too, the last one: every extent of every chunk in address order, and memory
 //             that repeats the bytes of one
@@ -11,7 +11,7 @@
 // The file is written front to back, never seeking: it can be a stream. It is complete iff its last
 // block is a valid trailer of the same image. Every byte is under some checksum, padding too.
 //
-// Owner:     image/format. Included by the writing half (in the victim) and the reading half.
+// Owner:     image/format. Callers: the writing half (in the victim) and the reading half.
 // Contract:  in every version, past and future, the first 12 bytes are kHeaderMagic and the version,
 //            and the last 8 bytes of the first block are the XXH3 of the bytes before them, so that
 //            an image of a later version is told from a damaged one. All integers little-endian.

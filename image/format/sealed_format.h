@@ -12,7 +12,7 @@
 // that was cut: its last block does not say that it is one. What lies between is random access as before:
 // block i and its tag are where i says.
 //
-// Owner:     image/format. Included by the writing half (in the victim) and the reading half.
+// Owner:     image/format. Callers: the writing half (in the victim) and the reading half.
 #pragma once
 
 #include "image/format/image_format.h"

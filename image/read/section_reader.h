@@ -1,7 +1,7 @@
 // One section's head, read and checked: that it fits into the file, belongs to this image, and is
 // whole. Used by the ImageReader for META, INDEX and INHERITED, and to walk all sections.
 //
-// Owner:     image/read. Ordinary C++.
+// Owner:     image/read. Ordinary C++. Callers: ImageReader, what walks all sections, ckpt-restart's loaders.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,7 @@
 // How an image is to be written: what DirectSink and its parts are told.
 //
-// Owner: image/write. A value; what its pointers name must outlive the image.
+// Owner:     image/write. A value; what its pointers name must outlive the image. Callers: who makes a
+//            DirectSink.
 #pragma once
 
 #include "base/clock.h"

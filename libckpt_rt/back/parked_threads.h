@@ -43,7 +43,7 @@ class ParkedThreads {
   void unpark();
   // One more with this id, made by a parked one. 0, or -errno.
   long create(int tid);
-  // Those that are not in the list, sorted, end. Returns when they are gone.
+  // Threads that are not in the list, which is sorted, end. Returns when they are gone.
   void end_others(std::span<const int32_t> tids);
   // Calls work(argument) on that thread, and waits for it.
   void run_on(Thread& thread, void (*work)(void*), void* argument);

@@ -29,7 +29,6 @@
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -39,8 +38,7 @@ namespace ckpt {
 namespace {
 
 // A watch that was kept knows what is protected by segments of its size.
-uint64_t choose_segment(const Watch& watch, uint64_t resident) {
-  const Settings& settings = user_settings();
+uint64_t choose_segment(const Settings& settings, const Watch& watch, uint64_t resident) {
   if (!settings.segment_auto) return settings.segment_bytes;
   const uint64_t kept = watch.table.segment_bytes();
   return kept != 0 ? kept : bounded_segment(in_force::next_segment(), resident, settings.pool_bytes);
@@ -49,16 +47,16 @@ uint64_t choose_segment(const Watch& watch, uint64_t resident) {
 // Settings for copies in order, with a back end that makes none.
 void say_what_is_not_used(Attempt& attempt, const BackEnd& back_end) {
   attempt.in_force.in_order = back_end.copies_in_order();
-  const bool engine = user_settings().dma, order = user_settings().order != Order::kAddress;
+  const bool engine = attempt.settings.dma, order = attempt.settings.order != Order::kAddress;
   if (back_end.copies_in_order() || (!engine && !order)) return;
   log_format(attempt.space.log(), "{}{}{}{} {} not used: mode {} copies nothing in order",
              engine ? "CKPT_ENGINE=dma" : "", engine && order ? " and " : "", order ? "CKPT_ORDER=" : "",
-             order ? order_name(user_settings().order) : "", engine && order ? "are" : "is",
+             order ? order_name(attempt.settings.order) : "", engine && order ? "are" : "is",
              mode_name(attempt.cost.mode));
 }
 
 void choose_increments(Attempt& attempt, const BackEnd& back_end) {
-  if (user_settings().increments == 0) return;
+  if (attempt.settings.increments == 0) return;
   const char* why = job::is_streamed() ? "whoever gets images by CKPT_TO need not have the one before"
                                        : back_end.why_no_increments();
   attempt.in_force.increments = why == nullptr;
@@ -66,14 +64,13 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
 }
 
 // A seccomp filter may kill a thread that makes a call that the program does not make.
-bool keeps_files() {
-  const Settings& s = user_settings();
-  return !job::is_streamed() && s.files != SavedFiles::kNone && !is_filtered();
+bool keeps_files(const Settings& settings) {
+  return !job::is_streamed() && settings.files != SavedFiles::kNone && !is_filtered();
 }
 
 // In the image, so wherever that goes.
-bool keeps_contents() {
-  const SavedFiles how = user_settings().files;
+bool keeps_contents(const Settings& settings) {
+  const SavedFiles how = settings.files;
   return (how == SavedFiles::kAuto || how == SavedFiles::kCopies) && !is_filtered();
 }
 
@@ -85,7 +82,7 @@ int place_of_saved_files(const Attempt& attempt) {
 void keep_files_of(Attempt& attempt) {
   attempt.file_saver.open(attempt.space.arena(), place_of_saved_files(attempt),
                           job::place() != nullptr ? kJobSavedFiles : attempt.cost.image,
-                          user_settings().files);
+                          attempt.settings.files);
   attempt.file_saver.save_all(attempt.space.log());
 }
 
@@ -107,8 +104,8 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
   const size_t watch = space.own().size();
   attempt.watch.own_ranges(space.own_list());
   if (!back_end.writes_in_child()) {
-    for (AddrRange r : {space.arena().range(), attempt.image.memory()}) keep_from_children(r);
-    for (AddrRange r : space.own().subspan(watch)) keep_from_children(r);
+    for (AddrRange r : {space.arena().range(), attempt.image.memory()}) hide_from_children(r);
+    for (AddrRange r : space.own().subspan(watch)) hide_from_children(r);
   }
   back_end.add_own_ranges();
   for (AddrRange r : attempt.image.sink().own_mappings().ranges) {
@@ -120,7 +117,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   Workspace& space = attempt.space;
   ProcessCapture& capture = attempt.capture;
   const MemorySize memory = memory_size();
-  attempt.in_force.segment_bytes = choose_segment(attempt.watch, memory.resident);
+  attempt.in_force.segment_bytes = choose_segment(attempt.settings, attempt.watch, memory.resident);
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
   const BackEnd::Room room{memory, list_bytes(memory) + memory.resident / 32 +
                                        table_bytes(memory, attempt.in_force.segment_bytes)};
@@ -134,7 +131,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
   points::at("prepare.image");
-  attempt.in_force.files = keeps_files();
+  attempt.in_force.files = keeps_files(attempt.settings);
   if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_saved_files(space.log());
     keep_files_of(attempt);
@@ -144,7 +141,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   if (job::over_hosts()) capture.descriptors.expect_hosts(&job::drained);
-  if (keeps_contents()) capture.descriptors.keep_contents();
+  if (keeps_contents(attempt.settings)) capture.descriptors.keep_contents();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), this_process.pid));
   CKPT_TRY(back_end.open(room));
   points::at("prepare.open");
@@ -207,7 +204,7 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
     attempt.space.leave_to(attempt.watch.spare);
   }
   const int directory = attempt.space.log();
-  if (directory >= 0 && keeps_files()) {
+  if (directory >= 0 && keeps_files(attempt.settings)) {
     const bool kept =
         job::place() != nullptr && job::place()->stays;  // before the job's commit, which has been
     if (result.ok() && !kept)
@@ -220,7 +217,7 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
 
 Result<void> Attempt::get_ready(const OtherThreads& others) {
   CKPT_TRY(capture.map.read_ahead(space.own()));
-  capture.map.keep_flags_of(capture.map_before);
+  capture.map.remember_flags_of(capture.map_before);
   capture.texts.open();
   capture.others = others;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
@@ -260,7 +257,7 @@ job::Written told_of(const CheckpointCost& cost) {
 }
 
 Result<void> Attempt::commit() {
-  log_heap(space.log(), capture.free_heap.span());
+  log_heap(settings, space.log(), capture.free_heap.span());
   if (auto hold = checks.result(); !hold.ok()) {
     outcome.spoiled = true;
     return hold.error();

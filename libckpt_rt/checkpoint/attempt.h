@@ -59,13 +59,13 @@ struct Attempt {
   InForce in_force;
 
   Workspace space;  // first: the others have memory of its arena
-  PendingImage image;
+  PendingImage image{settings};
   ProcessCapture capture{space.arena()};
   EagerCopies eager;
   FileSaver file_saver;
   check::ScopedChecks checks;
   StopClock clock;
-  Stop stop{{capture, space, clock, cost}};
+  Stop stop{{capture, space, clock, cost, settings}};
 };
 
 // Runs all stages with this back end. When it returns, threads run, and nothing of them is protected unless

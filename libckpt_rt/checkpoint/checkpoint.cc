@@ -22,13 +22,13 @@ namespace ckpt {
 
 namespace {
 
-void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
+void prune_and_log(const Settings& settings, const CheckpointCost& cost, const ImageKey* key) {
   auto directory = job::open_log_directory();
   if (!directory.ok()) return;
   // keep 0: none is ever removed, so do not look at all images, which may be thousands.
   // An image that no restart can use displaces none.
-  if (user_settings().images_to_keep != 0 && job::session() == nullptr && cost.restartable()) {
-    auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().images_to_keep, key);
+  if (settings.images_to_keep != 0 && job::session() == nullptr && cost.restartable()) {
+    auto pruned = prune_images(directory->get(), this_process.run_id, settings.images_to_keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
@@ -94,12 +94,13 @@ Result<CheckpointCost> take_checkpoint() {
     if (job::session() == nullptr) statistics::count_failure(prepared.error());
     return prepared.error();
   }
-  CheckpointMethod method = choose_method_of_attempt();
+  const Settings& settings = user_settings();
+  CheckpointMethod method = choose_method_of_attempt(settings);
   if (method.why != nullptr) {
     auto directory = job::open_log_directory();
     if (directory.ok())
-      log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
-                 fault_back_end_name(user_settings().faults), method.why);
+      log_format(directory->get(), "CKPT_FAULTS={} is not used: {}", fault_back_end_name(settings.faults),
+                 method.why);
   }
   if (job::place() != nullptr && job::place()->by_fork) method = kUnspoilable;
   if (job::place() != nullptr && job::place()->stays) method = kStanding;
@@ -116,14 +117,14 @@ Result<CheckpointCost> take_checkpoint() {
     Result<void> result;
     Outcome outcome;
     {
-      Attempt attempt(requested, user_settings(), cost, *watch);
+      Attempt attempt(requested, settings, cost, *watch);
       result = run_attempt(method, attempt);
       points::at("checkpoint.run");
       outcome = attempt.outcome;
       if (result.ok()) result = job::written(told_of(cost));
       outcome.keeps_watch = outcome.keeps_watch && result.ok();
       if (result.ok()) in_force::remember(attempt.in_force);
-      if (result.ok()) prune_and_log(cost, attempt.image.key());
+      if (result.ok()) prune_and_log(settings, cost, attempt.image.key());
       points::at("checkpoint.pruned");
     }
     if (job::place() != nullptr && outcome.keeps_watch) name_parent(*watch, job::place()->as_parent);
@@ -153,7 +154,7 @@ Result<CheckpointCost> take_checkpoint() {
     }
     if (outcome.refused) {
       refuse_back_end();
-      method = choose_method_of_attempt();
+      method = choose_method_of_attempt(settings);
       continue;
     }
     if (outcome.spoiled && attempts < kAttempts) {

@@ -50,7 +50,7 @@ struct CheckpointMethod {
   // Memory is write-protected, and copied while the program runs.
   bool protects_memory() const { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
 };
-CheckpointMethod choose_method(Error* why_not_realtime);
+CheckpointMethod choose_method(const Settings& settings, Error* why_not_realtime);
 
 // What is said of an image, or of a job's checkpoint, that is durable and that no restart can use.
 inline Error not_restartable(const char* image, const char* why) {

@@ -220,7 +220,7 @@ void answer_settings(Answer& answer, const Settings& set, const Settings& now) {
 
 void answer_stat(Answer& answer) {
   Error why;
-  const CheckpointMethod method = choose_method(&why);
+  const CheckpointMethod method = choose_method(user_settings(), &why);
   const Settings& set = user_settings();
   Settings now = in_force::now(method);
   const AutoInterval& learned = interval::learned();

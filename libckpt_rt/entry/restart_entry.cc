@@ -63,7 +63,7 @@ namespace {
 //   leader   timers (they may name threads)          kTimers
 //   leader   settings of the process, created = 1
 //   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1),
-//   ready += 1
+//            ready += 1
 //   leader   own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
 //   leader   pending signals, the program's own functions    without a job kThreadState, then kGo

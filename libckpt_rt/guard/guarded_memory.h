@@ -43,7 +43,7 @@ class GuardedMemory : public ProgramMemory, public ArmedMemory {
   // A part of one mapping that was added. If it fails, nothing of the part is protected.
   long protect(AddrRange range) override;
   // Ahead of the stop: pages that must never be protected.
-  [[nodiscard]] bool keep_open(Addr page) { return open_pages_.push_back(page); }
+  [[nodiscard]] bool leave_open(Addr page) { return open_pages_.push_back(page); }
   // Threads of the program go through crowd() first.
   TurnLock& turn() { return turn_; }
   CrowdGate& crowd() { return crowd_; }

@@ -45,7 +45,7 @@ bool look_at_process(int pid, JobProcess& process) {
   int threads = 1;
   for (int field = 9; field < 20; ++field) fields >> skipped;
   fields >> threads >> skipped >> process.started;
-  // One whose first thread has ended looks as if it had.
+  // A process whose first thread has ended is shown as a zombie, though other threads run.
   if (process.state == 'Z' && threads > 1) process.state = 'S';
   return static_cast<bool>(fields);
 }

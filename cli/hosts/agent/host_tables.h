@@ -2,11 +2,10 @@
 //
 // Owner:     cli/hosts. Callers: the agent, before it starts anything, and when a host of a job that goes
 //            back is replaced.
-//   .hosts-table      in this host's directory of the job; ckpt-on reads it: the key for its connections, and where
-//                     each host listens
-//   .hosts-addresses  in its directory of images, which may be a keeper's; libckpt_rt reads it
-//   (interpose/addresses):
-//                     where hosts are now. It is there only when one has moved
+//   .hosts-table      in this host's directory of the job; ckpt-on reads it: the key for its connections, and
+//                     where each host listens
+//   .hosts-addresses  in its directory of images, which may be a keeper's; libckpt_rt (interpose/addresses)
+//                     reads it: where hosts are now. It is there only when one has moved
 #pragma once
 
 #include <string>

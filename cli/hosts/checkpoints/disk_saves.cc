@@ -26,7 +26,7 @@ DiskSaves::DiskSaves(Crew& crew, const std::string& directory, const std::string
   const Json was = newest->run.value("saves", Json::object());
   since_ = was.value("since", 0u);
   begun_ = was.value("begun", uint64_t{0});
-  // It was lost with a host: made up for by the next.
+  // The last save was lost with a host: the next checkpoint is saved in its place.
   auto saved = read_hosts_manifest(newest_hosts_manifest(directory_, job));
   if (!saved.ok() ? begun_ != 0 : begun_ > saved->id) since_ = every_ - 1;
 }

@@ -1,6 +1,6 @@
 // What keeps children of this process away while a ring is mapped that they must not have.
 //
-// Owner: image/write. A value of two functions, each called from the thread that opens an image.
+// Owner:     image/write. A value of two functions. Callers: the thread that opens an image.
 #pragma once
 
 namespace ckpt {

@@ -36,12 +36,12 @@ class CompressionGauge {
   // last time.
   bool tries_next() const { return !compressing_; }
   bool tries_quickest() const { return tries_ % 2 == 0; }
-  // It was not.
+  // An extent was not compressed.
   void left_alone() {
     if (samples_ >= kSamples && rest_ > 0) --rest_;
   }
-  // One was: bytes before and after (the same when it could not be), the time it costs, and what it took of
-  // the writer's.
+  // An extent was compressed: bytes before and after (the same when it could not be), the time it costs, and
+  // what it took of the writer's.
   void compressed(uint64_t bytes, uint64_t stored, int64_t ns, int64_t writers_ns);
   // A chunk of `bytes` was handed to the device, `memory` bytes before compression: the time since the last,
   // how much of it the writer waited, and how much it encrypted.

@@ -37,7 +37,7 @@ class StoredExtents {
   std::span<const InheritedRun> inherited() const { return {inherited_.data(), inherited_.size()}; }
   // Of memory, in index().
   uint64_t listed_bytes() const;
-  // That need not be stored again.
+  // Of memory that is stored already, at another address.
   uint64_t repeated_bytes() const { return repeated_bytes_; }
 
  private:

@@ -322,7 +322,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     d.value = static_cast<uint64_t>(info.pidfd);
     return {};
   }
-  if (d.kind == OpenFileKind::kInotify) return keep_watches(d, info.text);
+  if (d.kind == OpenFileKind::kInotify) return note_watches(d, info.text);
   ByteWriter out(*arena_);
   TimerDetail timer{};
   bool has_timer = false;

@@ -255,7 +255,7 @@ class DescriptorCapture {
   Result<void> read_locks(CapturedDescriptor& d);
 
   // watches.cc: inotify
-  Result<void> keep_watches(CapturedDescriptor& d, std::string_view text);
+  Result<void> note_watches(CapturedDescriptor& d, std::string_view text);
   std::string_view read_mounts();
 
   // sharing.cc: order_ by device, inode and open file.

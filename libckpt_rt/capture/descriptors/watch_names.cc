@@ -32,7 +32,7 @@ uint32_t first_place(uint64_t inode) {
 }
 
 // Its offset + 1, or 0: no room. It begins with `directory`, if that is not empty.
-uint32_t keep(const char* directory, size_t directory_length, const char* path) {
+uint32_t store(const char* directory, size_t directory_length, const char* path) {
   const size_t length = std::strlen(path), gap = directory_length != 0 ? 1 : 0;
   const size_t bytes = directory_length + gap + length + 1;
   // relaxed: room is nobody else's once it is taken.
@@ -71,14 +71,14 @@ void note_in(const char* directory, size_t directory_length, const char* path, u
     if (found == 0 && place.inode.compare_exchange_strong(found, inode, std::memory_order_relaxed)) {
       place.device.store(device, std::memory_order_relaxed);
       // release: who sees the name sees the device.
-      place.name.store(keep(directory, directory_length, path), std::memory_order_release);
+      place.name.store(store(directory, directory_length, path), std::memory_order_release);
       return;
     }
     if (found != inode) continue;
     const uint32_t name = place.name.load(std::memory_order_acquire);
     if (name == 0 || place.device.load(std::memory_order_relaxed) != device) continue;
     if (is_name(names + name - 1, directory, directory_length, path)) return;
-    if (const uint32_t kept = keep(directory, directory_length, path); kept != 0)
+    if (const uint32_t kept = store(directory, directory_length, path); kept != 0)
       place.name.store(kept, std::memory_order_release);
     return;
   }

@@ -144,7 +144,7 @@ size_t find_name(std::string_view mounts, Watch& watch, char* name) {
 }  // namespace
 
 // In the stop: what fdinfo says of them, and whether events wait, which cannot be read without taking them.
-Result<void> DescriptorCapture::keep_watches(CapturedDescriptor& d, std::string_view text) {
+Result<void> DescriptorCapture::note_watches(CapturedDescriptor& d, std::string_view text) {
   d.watches = {};
   if (!text.empty()) {
     char* copy = static_cast<char*>(arena_->allocate(text.size(), 1));

@@ -337,7 +337,7 @@ void MemoryMap::copy_flags_from(const MemoryMap& earlier) {
   }
 }
 
-void MemoryMap::keep_flags_of(const MemoryMap& earlier) {
+void MemoryMap::remember_flags_of(const MemoryMap& earlier) {
   flags_of_ = &earlier;
   copy_flags_from(earlier);
 }

@@ -74,7 +74,7 @@ class MemoryMap {
   bool has_pinned_pages() const;
   void copy_flags_from(const MemoryMap& earlier);
   // The same of what read_ahead() has read, and of what read_again() reads. `earlier` must stay.
-  void keep_flags_of(const MemoryMap& earlier);
+  void remember_flags_of(const MemoryMap& earlier);
   // Of files whose first name was removed, another name is found while the program runs. In the stop: those
   // that have lost that one too are files without a name.
   void check_other_names();

@@ -1,8 +1,9 @@
 // How an attempt gets hold of memory: one class a back end. The only place where they differ.
 //
 //   HandlerBackEnd     userfaultfd, faults served by a thread of ours; realtime and realtime-large
-//   InThreadBackEnd, MprotectBackEnd  faults handled by the thread that writes, under the guard
-//   (GuardBackEnd) SequentialBackEnd  all is written while threads stand
+//   InThreadBackEnd    faults handled by the thread that writes, under the guard (GuardBackEnd)
+//   MprotectBackEnd    the same, by mprotect(2)
+//   SequentialBackEnd  all is written while threads stand
 //   ConcurrentBackEnd  all is copied while threads stand, and written afterwards
 //   ForkBackEnd        fork(2); the child writes
 //

@@ -6,7 +6,6 @@
 #include "libckpt_rt/checkpoint/back_ends/guard.h"
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/checkpoint/back_ends/still.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -35,14 +34,14 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
   return Mode::kFork;
 }
 
-FaultBackEnd choose_back_end(const char*& why) {
-  const FaultBackEnd wanted = user_settings().faults;
+FaultBackEnd choose_back_end(const Settings& settings, const char*& why) {
+  const FaultBackEnd wanted = settings.faults;
   const bool in_thread = wanted == FaultBackEnd::kInThread;
   if (!in_thread && wanted != FaultBackEnd::kMprotect) return FaultBackEnd::kHandler;
-  const Mode mode = user_settings().mode;
+  const Mode mode = settings.mode;
   if (mode != Mode::kAuto && !CheckpointMethod{mode, FaultBackEnd::kHandler}.protects_memory()) {
     why = "this mode protects no memory";
-  } else if (user_settings().dma) {
+  } else if (settings.dma) {
     why = "CKPT_ENGINE=dma needs the thread that handles faults";
   } else if (in_thread && !probe_userfaultfd().allows_in_thread()) {
     why = "userfaultfd is not allowed here, or cannot raise signals";
@@ -67,10 +66,10 @@ Result<void> run_protecting(Attempt& attempt, PoolSize pool, FaultBackEnd faults
 
 }  // namespace
 
-CheckpointMethod choose_method(Error* why_not_realtime) {
+CheckpointMethod choose_method(const Settings& settings, Error* why_not_realtime) {
   CheckpointMethod method;
-  method.back_end = choose_back_end(method.why);
-  const Mode wanted = user_settings().mode;
+  method.back_end = choose_back_end(settings, method.why);
+  const Mode wanted = settings.mode;
   // The others need no right to full userfaultfd.
   method.mode = method.back_end == FaultBackEnd::kHandler ? choose_mode(wanted, why_not_realtime)
                 : wanted == Mode::kAuto                   ? Mode::kRealtime
@@ -78,8 +77,8 @@ CheckpointMethod choose_method(Error* why_not_realtime) {
   return method;
 }
 
-CheckpointMethod choose_method_of_attempt() {
-  const CheckpointMethod method = choose_method(nullptr);
+CheckpointMethod choose_method_of_attempt(const Settings& settings) {
+  const CheckpointMethod method = choose_method(settings, nullptr);
   // Which pages must stay open is not known then.
   const bool spoiled = method.protects_memory() && futex_words::overflow();
   return spoiled ? CheckpointMethod{kUnspoilable.mode, kUnspoilable.back_end, method.why} : method;

@@ -17,7 +17,7 @@ inline constexpr CheckpointMethod kUnspoilable{Mode::kFork, FaultBackEnd::kHandl
 inline constexpr CheckpointMethod kStanding{Mode::kSequential, FaultBackEnd::kHandler};
 
 // choose_method(), unless something in the program forbids that now.
-CheckpointMethod choose_method_of_attempt();
+CheckpointMethod choose_method_of_attempt(const Settings& settings);
 
 // The watch that was kept, if this mode can go on with it, else a new one. nullptr: no address space left.
 Watch* take_watch(const CheckpointMethod& method);

@@ -63,7 +63,7 @@ Result<void> GuardBackEnd::open(const Room& room) {
 void GuardBackEnd::add_own_ranges() {
   ProtectingBackEnd::add_own_ranges();
   for (const AddrRange range : {arena_.range(), closing_.range()}) {
-    if (attempt_.space.own(range)) keep_from_children(range);
+    if (attempt_.space.own(range)) hide_from_children(range);
   }
 }
 
@@ -124,7 +124,7 @@ Result<void> GuardBackEnd::open_ahead_stopped(ThreadSlot* first) {
   auto opened = guarded_.open_stopped(true, first, arena_);
   attempt_.outcome.refused = !opened.ok();
   CKPT_TRY(std::move(opened));
-  if (!keep_open(first)) {
+  if (!leave_open(first)) {
     guarded_.end_stopped(first);
     return no_memory("the list of pages that are not protected");
   }
@@ -135,12 +135,12 @@ Result<void> GuardBackEnd::open_ahead_stopped(ThreadSlot* first) {
 }
 
 // What the kernel writes to without a system call of the thread.
-bool GuardBackEnd::keep_open(const ThreadSlot* stopped) {
+bool GuardBackEnd::leave_open(const ThreadSlot* stopped) {
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
-    if (s->clear_child_tid != 0 && !guarded_.keep_open(Addr{s->clear_child_tid}.page_down())) return false;
+    if (s->clear_child_tid != 0 && !guarded_.leave_open(Addr{s->clear_child_tid}.page_down())) return false;
     if (s->rseq == 0) continue;
     const Addr first = Addr{s->rseq}.page_down(), last = Addr{s->rseq + s->rseq_len - 1}.page_down();
-    if (!guarded_.keep_open(first) || (last != first && !guarded_.keep_open(last))) return false;
+    if (!guarded_.leave_open(first) || (last != first && !guarded_.leave_open(last))) return false;
   }
   return true;
 }

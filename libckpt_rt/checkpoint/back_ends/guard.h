@@ -35,7 +35,7 @@ class GuardBackEnd : public ProtectingBackEnd {
   Error refuse(const char* why);
   Result<void> open_ahead();
   Result<void> open_ahead_stopped(ThreadSlot* first);
-  bool keep_open(const ThreadSlot* stopped);
+  bool leave_open(const ThreadSlot* stopped);
   // give_up: memory is protected in the stop after all, and nothing of it is protected any more.
   void leave_stopped(ThreadSlot* first, bool give_up);
   Result<void> capture_in_stop();

@@ -12,7 +12,6 @@
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/directory/log.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -161,8 +160,8 @@ bool ProtectingBackEnd::copy_all() {
   return complete;
 }
 
-int ProtectingBackEnd::ask_for_late_signal() {
-  return stop_state.world.signalled_late(now_ns() + user_settings().stop_timeout_ns);
+int ProtectingBackEnd::ask_for_late_signal() const {
+  return stop_state.world.signalled_late(now_ns() + attempt_.settings.stop_timeout_ns);
 }
 
 Error ProtectingBackEnd::looks_differ() {

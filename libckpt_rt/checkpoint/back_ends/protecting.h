@@ -57,7 +57,7 @@ class ProtectingBackEnd : public BackEnd {
   // The buffers into which the agent's copies are made the cheaper way (KernelCopy::use_for).
   AddrRange filled_from_own_side() const;
   // A thread that was sent a signal while it stood; see StopWorld::signalled_late.
-  static int ask_for_late_signal();
+  int ask_for_late_signal() const;
   // About as much memory will be copied.
   uint64_t expected_bytes() const;
 

@@ -10,7 +10,7 @@
 //
 // Owner:     one Attempt, in its capture. Callers: the agent. look() ahead of the stop, agrees() when the
 //            threads run again, the others in between.
-// Measured:  docs/findings.md, "What the stop need not look at".
+// Measured:  docs/findings.md, "What was tried for the stop".
 #pragma once
 
 #include "libckpt_rt/capture/memory/memory_map.h"

@@ -13,7 +13,6 @@
 #include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -24,7 +23,8 @@ constexpr RingGuard kRingGuard{&fork_hold::hold, &fork_hold::release};
 
 bool is_in_job_stream() { return job::place() != nullptr && job::place()->streamed; }
 
-SinkOptions image_options(HelperThreads* helpers, ImageOutput* command, ImageOutput* stream) {
+SinkOptions image_options(const Settings& settings, HelperThreads* helpers, ImageOutput* command,
+                          ImageOutput* stream) {
   SinkOptions options;
   options.helpers = helpers;
   options.ring_guard = &kRingGuard;
@@ -32,14 +32,15 @@ SinkOptions image_options(HelperThreads* helpers, ImageOutput* command, ImageOut
     options.output = stream;
   else if (job::is_streamed())
     options.output = command;
-  set_compression(options, user_settings().compress);
+  set_compression(options, settings.compress);
   options.knowledge = &image_history.compression;
   return options;
 }
 
 }  // namespace
 
-PendingImage::PendingImage() : sink_(image_options(&compression_threads_, &command_, &stream_)) {}
+PendingImage::PendingImage(const Settings& settings)
+    : settings_(settings), sink_(image_options(settings, &compression_threads_, &command_, &stream_)) {}
 
 PendingImage::~PendingImage() {
   sink_.abort();
@@ -47,7 +48,7 @@ PendingImage::~PendingImage() {
 }
 
 Result<void> PendingImage::reserve(uint64_t most_saved) {
-  const SinkOptions options = image_options(&compression_threads_, &command_, &stream_);
+  const SinkOptions options = image_options(settings_, &compression_threads_, &command_, &stream_);
   return arena_.reserve(DirectSink::arena_bytes(options, most_saved)) ? Result<void>()
                                                                       : no_memory("the checkpoint's lists");
 }
@@ -104,7 +105,7 @@ void PendingImage::choose_parent(int directory, const ParentImage& parent) {
   identity_.parent = {};
   if (job::is_streamed()) return;  // the receiver need not have the image before
   if (job::place() != nullptr && job::place()->full) return;
-  if (parent.sequence == 0 || !chain_may_grow(parent, user_settings().increments + 1)) return;
+  if (parent.sequence == 0 || !chain_may_grow(parent, settings_.increments + 1)) return;
   // The program may have been restarted twice: both write into one directory, and prune it.
   parent_ = hold_image(directory, parent.name);
   if (parent_.valid() && parent_is_whole(directory, this_process.run_id, parent, key_))
@@ -119,7 +120,7 @@ Result<void> PendingImage::open(int directory, ReleaseBuffer release, void* cont
   } else if (job::is_streamed()) {
     const ImageCommand::Facts facts{name_.text, identity_.run_id, identity_.sequence, this_process.name,
                                     this_process.pid};
-    CKPT_TRY(command_.start(user_settings().to, facts, directory, arena_));
+    CKPT_TRY(command_.start(settings_.to, facts, directory, arena_));
   }
   const int place = job::place() != nullptr ? job::place()->directory : directory;
   return sink_.open(place, name_.text, identity_, arena_, release, context);

@@ -4,6 +4,7 @@
 //            fork.
 #pragma once
 
+#include "base/settings/settings.h"
 #include "image/write/direct_sink.h"
 #include "image/write/image_directory.h"
 #include "image/write/job_stream_output.h"
@@ -17,7 +18,7 @@ class Workspace;
 
 class PendingImage {
  public:
-  PendingImage();
+  explicit PendingImage(const Settings& settings);
   ~PendingImage();
   PendingImage(const PendingImage&) = delete;
   PendingImage& operator=(const PendingImage&) = delete;
@@ -44,6 +45,7 @@ class PendingImage {
   Result<void> read_key(Arena& arena);
   void choose_parent(int directory, const ParentImage& parent);
 
+  const Settings& settings_;
   Arena arena_;
   ImageIdentity identity_{};
   ScopedFd parent_;  // held until this image is one of those that stay

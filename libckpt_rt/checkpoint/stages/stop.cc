@@ -21,7 +21,6 @@
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
@@ -59,7 +58,7 @@ Error Stop::program_ended() {
 Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
   const RunningOwnThreads ours;
   StopWorld::Call call{ours.ids(), parts_.capture.waiting.span(), own_signal.number,
-                       user_settings().stop_timeout_ns};
+                       parts_.settings.stop_timeout_ns};
   struct Meanwhile {
     BackEnd& back_end;
     Result<void> result;
@@ -71,7 +70,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
       if (m.result.ok()) m.result = m.back_end.catch_up();
     };
   }
-  const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
+  const int64_t deadline = now_ns() + parts_.settings.stop_timeout_ns;
   for (;;) {
     int stuck = 0;
     auto stopped = stop_state.world.stop(call, parts_.space.arena(), &stuck);
@@ -99,7 +98,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
 
 void Stop::log_stuck(int tid) {
   const Mapping* own = parts_.capture.map_before.find(Addr{reinterpret_cast<uint64_t>(&ckpt_restart_entry)});
-  if (tid == 0 || own == nullptr || !user_settings().log) return;
+  if (tid == 0 || own == nullptr || !parts_.settings.log) return;
   log_backtrace(parts_.space.log(), {own->path, own->path_len}, this_process.pid, tid, parts_.space.arena());
 }
 

@@ -28,6 +28,7 @@ class Stop {
     Workspace& space;
     StopClock& clock;
     CheckpointCost& cost;
+    const Settings& settings;
   };
   explicit Stop(const Parts& parts) : parts_(parts) {}
   // Threads that stand go on.

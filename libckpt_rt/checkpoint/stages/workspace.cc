@@ -54,7 +54,7 @@ void Workspace::note(uint32_t severity, const char* text) {
   [[maybe_unused]] const bool added = notes_.push_back({severity, text});
 }
 
-void keep_from_children(AddrRange range) {
+void hide_from_children(AddrRange range) {
   sys::call(__NR_madvise, range.start.value, range.size(), MADV_DONTFORK);
 }
 

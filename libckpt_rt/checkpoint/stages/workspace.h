@@ -64,6 +64,6 @@ class Workspace {
 };
 
 // A child that the program forks meanwhile has no use for this memory, and would keep it for ever.
-void keep_from_children(AddrRange range);
+void hide_from_children(AddrRange range);
 
 }  // namespace ckpt

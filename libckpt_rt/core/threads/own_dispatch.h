@@ -13,8 +13,9 @@
 // How a handler runs in such a thread
 //   enter      The selector says "block": the handler writes "allow", by a store, and notes it (blocked).
 //   stand      The image has the thread as blocked, with its own registers.
-//   leave      rt_sigreturn(2) must be allowed as well. So the frame's instruction pointer is led to six instructions
-//              (own_dispatch.S) that write "block" and jump to where the thread was: no stack, no flags, all registers as they were.
+//   leave      rt_sigreturn(2) must be allowed as well. So the frame's instruction pointer is led to six
+//              instructions (own_dispatch.S) that write "block" and jump to where the thread was: no stack, no
+//              flags, all registers as they were.
 //   once more  A signal of ours may find the thread in these. It then counts as blocked, where it was to be:
 //   the
 //              frame is put right before anything looks at it.

@@ -4,7 +4,6 @@
 #include "libckpt_rt/capture/memory/heap_extents.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/directory/log.h"
-#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -23,7 +22,7 @@ Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first) {
   return {};
 }
 
-void log_heap(int log, std::span<const AddrRange> free_heap) {
+void log_heap(const Settings& settings, int log, std::span<const AddrRange> free_heap) {
   if (heap_extents::preloaded()) {
     uint64_t bytes = 0;
     for (const AddrRange& r : free_heap) bytes += r.size();
@@ -34,7 +33,7 @@ void log_heap(int log, std::span<const AddrRange> free_heap) {
                  "space (ulimit -v)",
                  outside >> 10);
     }
-  } else if (user_settings().heap != Heap::kLibc) {
+  } else if (settings.heap != Heap::kLibc) {
     log_line(
         log,
         "CKPT_HEAP=jemalloc, but the heap is libc's: put libckpt_heap.so into LD_PRELOAD, or use ckpt run");

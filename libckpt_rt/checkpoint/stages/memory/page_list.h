@@ -3,6 +3,7 @@
 // Owner:     one attempt. Callers: the agent, in the stop (log_heap: when all is copied).
 #pragma once
 
+#include "base/settings/settings.h"
 #include "copier/segment_table.h"
 #include "libckpt_rt/checkpoint/stages/memory/eager_copies.h"
 #include "libckpt_rt/checkpoint/stages/process_capture.h"
@@ -18,6 +19,6 @@ Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
 Result<void> list_pages(ProcessCapture& capture, uint64_t segment_bytes, Workspace& space,
                         SegmentTable& table, EagerCopies* eager);
 
-void log_heap(int log, std::span<const AddrRange> free_heap);
+void log_heap(const Settings& settings, int log, std::span<const AddrRange> free_heap);
 
 }  // namespace ckpt
