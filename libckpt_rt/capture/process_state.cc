@@ -105,8 +105,8 @@ uint32_t seccomp_filters_in(std::string_view status) {
 
 }  // namespace
 
-// A new mapping shows it: locked memory cannot be given back (MADV_DONTNEED), and is there at once unless it is
-// locked on fault.
+// A new mapping shows it: locked memory cannot be given back (MADV_DONTNEED), and is there at once unless it
+// is locked on fault.
 int look_at_future_locks() {
   const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
