@@ -17,7 +17,15 @@
 namespace ckpt {
 
 // Images hold the number.
-enum class Mode : uint32_t { kAuto = 0, kRealtime, kSequential, kFork, kConcurrent, kRealtimeLarge };
+enum class Mode : uint32_t {
+  kAuto = 0,
+  kRealtime,
+  kSequential,
+  kFork,
+  kConcurrent,
+  kRealtimeLarge,
+  kStanding
+};
 const char* mode_name(Mode mode);
 
 inline constexpr uint32_t kMaxIncrements = 254;

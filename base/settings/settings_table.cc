@@ -21,6 +21,7 @@ constexpr uint32_t number(auto value) { return static_cast<uint32_t>(value); }
 constexpr Choice kModes[] = {{"auto", number(Mode::kAuto)},
                              {"realtime", number(Mode::kRealtime)},
                              {"realtime-large", number(Mode::kRealtimeLarge)},
+                             {"standing", number(Mode::kStanding)},
                              {"concurrent", number(Mode::kConcurrent)},
                              {"sequential", number(Mode::kSequential)},
                              {"fork", number(Mode::kFork)}};

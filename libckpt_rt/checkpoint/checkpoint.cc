@@ -103,7 +103,7 @@ Result<CheckpointCost> take_checkpoint() {
                  method.why);
   }
   if (job::place() != nullptr && job::place()->by_fork) method = kUnspoilable;
-  if (job::place() != nullptr && job::place()->stays) method = kStanding;
+  if (job::place() != nullptr && job::place()->stays) method = kUntilDurable;
   for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
     cost.attempts = attempts;

@@ -8,6 +8,7 @@
 // Modes differ in what lies between stop and go:
 //   realtime        protect, go, copy (Li, Naughton, Plank 1989, "small memory")
 //   realtime-large  the same with a pool that all of memory fits in ("large memory")
+//   standing        protect, copy, go: with increments only what was written since is copied
 //   sequential      write all, go
 //   concurrent      copy all to memory, go, write (the paper's "concurrent")
 //   fork            fork, go; the child writes
@@ -47,8 +48,10 @@ struct CheckpointMethod {
   Mode mode;
   FaultBackEnd back_end;
   const char* why = nullptr;
-  // Memory is write-protected, and copied while the program runs.
-  bool protects_memory() const { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
+  // Memory is write-protected, and copied while the program runs, or before it goes on.
+  bool protects_memory() const {
+    return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge || mode == Mode::kStanding;
+  }
 };
 CheckpointMethod choose_method(const Settings& settings, Error* why_not_realtime);
 

@@ -8,6 +8,8 @@ from support import *
 RESTART = os.path.join(os.path.dirname(CKPT), "ckpt-restart")
 API = os.path.join(os.path.dirname(CKPT), "..", "tests", "cli", "cli_api_program")
 
+WRITER = "m = bytearray(8 << 20)\nprint('up', flush=True)\nwhile True:\n    for i in range(0, len(m), 4096): m[i] = m[i] + 1 & 255\n"
+
 class Increments(CkptTest):
     def setUp(self):
         super().setUp()
@@ -37,7 +39,29 @@ class Increments(CkptTest):
         return [one["parent"] for one in load(self.ckpt("ls", self.path("images"), "--json"))]
 
     def test_hold_what_was_written_since(self):
-        code, said = self.run_api("increments", "--increments", "8")
+        self.check_what_they_hold()
+
+    def test_hold_what_was_written_since_also_in_mode_standing(self):
+        self.check_what_they_hold("--mode", "standing")
+        modes = {one["mode"] for one in load(self.ckpt("ls", self.path("images"), "--json"))}
+        self.assertEqual(modes, {"standing"})
+
+    def test_in_mode_standing_nobody_writes_before_all_is_copied(self):
+        """A program that writes without a pause: in mode realtime it meets memory that is still to be copied."""
+        child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), "--keep", "0", "--mode", "standing", "--increments", "8", "--",
+                                  "/usr/bin/python3", "-c", WRITER], stdout=subprocess.PIPE, env=clean_environment())
+        try:
+            self.assertEqual(child.stdout.readline(), b"up\n")
+            answers = [load(self.ckpt("now", child.pid, "--json")) for _ in range(3)]
+        finally:
+            child.kill()
+            child.communicate()
+        self.assertEqual([(one["mode"], one["parent_sequence"], one["forced_copies"]) for one in answers],
+                         [("standing", 0, 0), ("standing", 1, 0), ("standing", 2, 0)])
+        self.assertEqual(self.ckpt("verify", self.path("images")).returncode, OK)
+
+    def check_what_they_hold(self, *options):
+        code, said = self.run_api("increments", "--increments", "8", *options)
         self.assertEqual(code, OK)
         sizes = [int(n) for n in said.split()[:-1]]
         self.assertGreaterEqual(sizes[0], 16)

@@ -149,7 +149,7 @@ class Capture(Job):
             self.assertEqual(verified.returncode, 0, verified.stderr)
 
     def test_every_mode(self):
-        for mode in ("realtime", "realtime-large", "concurrent", "sequential", "fork"):
+        for mode in ("realtime", "realtime-large", "standing", "concurrent", "sequential", "fork"):
             with self.subTest(mode=mode):
                 child, _ = self.with_cat(options=["--mode", mode])
                 answer = self.now(child.pid)

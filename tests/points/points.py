@@ -29,11 +29,13 @@ WAYS = {
     "sequential": {"CKPT_MODE": "sequential"},
     "fork": {"CKPT_MODE": "fork"},
     "increments": INCREMENTS,
+    "standing": {**INCREMENTS, "CKPT_MODE": "standing"},
     "in-thread": {"CKPT_MODE": "realtime", "CKPT_FAULTS": "in-thread"},
     "mprotect": {"CKPT_MODE": "realtime", "CKPT_FAULTS": "mprotect"},
 }
 ALL = list(WAYS)
-HANDLER = ["realtime", "realtime-large", "increments"]
+KEPT = ["increments", "standing"]  # with the watch that a checkpoint leaves to the next
+HANDLER = ["realtime", "realtime-large", *KEPT]
 PROTECTING = HANDLER + ["in-thread", "mprotect"]
 AHEAD = HANDLER + ["in-thread"]
 # Point -> the ways that come to it.
@@ -41,7 +43,7 @@ POINTS = {
     "checkpoint.asked": ALL,
     "prepare.image": ALL,
     "prepare.open": ALL,
-    "watch.renewed": ["increments"],
+    "watch.renewed": KEPT,
     "guard.opened": ["in-thread"],
     "protect.added": AHEAD,
     "protect.passed": AHEAD,
@@ -63,7 +65,7 @@ POINTS = {
     "writer.batch": PROTECTING,
     "copy.done": PROTECTING,
     "protect.off": ["realtime", "realtime-large"],
-    "watch.resumed": ["increments"],
+    "watch.resumed": KEPT,
     "guard.closed": ["in-thread", "mprotect"],
     "copy.ended": PROTECTING,
     "writer.ended": PROTECTING,
@@ -76,8 +78,8 @@ POINTS = {
     "fork.written": ["fork"],
     "checkpoint.run": ALL,
     "checkpoint.pruned": ALL,
-    "watch.kept": ["increments"],
-    "watch.ended": [w for w in ALL if w != "increments"],
+    "watch.kept": KEPT,
+    "watch.ended": [w for w in ALL if w not in KEPT],
 }
 # From here on the new image has its name.
 PUBLISHED = {"commit.renamed", "commit.named", "fork.written", "checkpoint.run", "checkpoint.pruned", "watch.kept", "watch.ended"}
@@ -151,7 +153,7 @@ class Trial:
             return ""
 
     def run(self):
-        before = 2 if self.way == "increments" else 1  # images there are when it is killed
+        before = 2 if self.way in KEPT else 1  # images there are when it is killed
         env = clean_environment()
         env.update(WAYS[self.way], LD_PRELOAD=f"{self.build}/lib/libckpt_rt.so", CKPT_DIR=self.images)
         # Of the first, which is no increment, nothing is renewed.

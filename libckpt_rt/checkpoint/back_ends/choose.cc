@@ -58,10 +58,10 @@ template <typename Chosen, typename... Arguments>
   return run_stages(attempt, back_end);
 }
 
-Result<void> run_protecting(Attempt& attempt, PoolSize pool, FaultBackEnd faults) {
-  if (faults == FaultBackEnd::kInThread) return run_with<InThreadBackEnd>(attempt, pool);
-  if (faults == FaultBackEnd::kMprotect) return run_with<MprotectBackEnd>(attempt, pool);
-  return run_with<HandlerBackEnd>(attempt, pool);
+Result<void> run_protecting(Attempt& attempt, FaultBackEnd faults, const HowCopied& how) {
+  if (faults == FaultBackEnd::kInThread) return run_with<InThreadBackEnd>(attempt, how);
+  if (faults == FaultBackEnd::kMprotect) return run_with<MprotectBackEnd>(attempt, how);
+  return run_with<HandlerBackEnd>(attempt, how);
 }
 
 }  // namespace
@@ -100,9 +100,11 @@ Result<void> run_attempt(const CheckpointMethod& method, Attempt& attempt) {
     case Mode::kFork:
       return run_with<ForkBackEnd>(attempt);
     case Mode::kRealtimeLarge:
-      return run_protecting(attempt, PoolSize::kAllOfMemory, method.back_end);
+      return run_protecting(attempt, method.back_end, {.pool = PoolSize::kAllOfMemory});
+    case Mode::kStanding:
+      return run_protecting(attempt, method.back_end, {.threads_stand = true});
     default:
-      return run_protecting(attempt, PoolSize::kAsSet, method.back_end);
+      return run_protecting(attempt, method.back_end, {});
   }
 }
 

@@ -14,7 +14,7 @@ void refuse_back_end();
 // The mode that nothing in the program can spoil.
 inline constexpr CheckpointMethod kUnspoilable{Mode::kFork, FaultBackEnd::kHandler};
 // The one in which threads stand until the image is durable.
-inline constexpr CheckpointMethod kStanding{Mode::kSequential, FaultBackEnd::kHandler};
+inline constexpr CheckpointMethod kUntilDurable{Mode::kSequential, FaultBackEnd::kHandler};
 
 // choose_method(), unless something in the program forbids that now.
 CheckpointMethod choose_method_of_attempt(const Settings& settings);

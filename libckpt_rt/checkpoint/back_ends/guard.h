@@ -27,8 +27,8 @@ class GuardBackEnd : public ProtectingBackEnd {
   void release_faults() override;
 
  protected:
-  GuardBackEnd(Attempt& attempt, PoolSize pool, GuardedMemory& memory, Arming& arming)
-      : ProtectingBackEnd(attempt, pool, memory, arming, attempt.watch.table), guarded_(memory) {}
+  GuardBackEnd(Attempt& attempt, const HowCopied& how, GuardedMemory& memory, Arming& arming)
+      : ProtectingBackEnd(attempt, how, memory, arming, attempt.watch.table), guarded_(memory) {}
   ~GuardBackEnd() = default;
 
  private:
@@ -72,9 +72,9 @@ struct GuardedParts {
 template <typename Memory>
 class GuardBackEndBy final : private GuardedParts<Memory>, public GuardBackEnd {
  public:
-  GuardBackEndBy(Attempt& attempt, PoolSize pool)
+  GuardBackEndBy(Attempt& attempt, const HowCopied& how)
       : GuardedParts<Memory>(attempt),
-        GuardBackEnd(attempt, pool, GuardedParts<Memory>::memory, GuardedParts<Memory>::arming) {}
+        GuardBackEnd(attempt, how, GuardedParts<Memory>::memory, GuardedParts<Memory>::arming) {}
 };
 using InThreadBackEnd = GuardBackEndBy<InThreadMemory>;
 using MprotectBackEnd = GuardBackEndBy<MprotectMemory>;

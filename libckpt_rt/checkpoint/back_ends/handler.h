@@ -10,8 +10,8 @@ namespace ckpt {
 
 class HandlerBackEnd final : public ProtectingBackEnd {
  public:
-  HandlerBackEnd(Attempt& attempt, PoolSize pool)
-      : ProtectingBackEnd(attempt, pool, attempt.watch.protection, attempt.watch.arming, attempt.watch.table),
+  HandlerBackEnd(Attempt& attempt, const HowCopied& how)
+      : ProtectingBackEnd(attempt, how, attempt.watch.protection, attempt.watch.arming, attempt.watch.table),
         watch_(attempt.watch) {}
 
   Result<void> open(const Room& room) override;

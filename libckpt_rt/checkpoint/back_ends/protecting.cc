@@ -221,11 +221,13 @@ Result<void> ProtectingBackEnd::finish() {
   before_go();
   // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory
   // that came while protection was under way.
-  const bool writes_in_stop = callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once();
+  const bool writes_in_stop =
+      threads_stand_ || (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once());
   if (writes_in_stop) {
     plan();
     writer_.write();
   }
+  bool complete = !threads_stand_ || copy_all();
   attempt_.stop.go();
   points::at("copy.go");
   if (!writes_in_stop) plan();
@@ -233,7 +235,7 @@ Result<void> ProtectingBackEnd::finish() {
   if (!writer_.writes() && writes_at_once()) writer_.write();
   attempt_.after_stop();
 
-  bool complete = copy_all();
+  if (!threads_stand_) complete = copy_all();
   points::at("copy.done");
   attempt_.clock.log(attempt_.space.log(), attempt_.cost.pause_ns,
                      {faults_ahead_, arming_.faults() - faults_ahead_, arming_.passes()});

@@ -21,6 +21,12 @@ namespace ckpt {
 // Naughton and Plank).
 enum class PoolSize { kAsSet, kAllOfMemory };
 
+struct HowCopied {
+  PoolSize pool = PoolSize::kAsSet;
+  // All is copied before the threads go on: no thread waits at a page (INC of Plank, Li and Puening).
+  bool threads_stand = false;
+};
+
 class ProtectingBackEnd : public BackEnd {
  public:
   Result<void> reserve(const Room& room) override;
@@ -39,9 +45,11 @@ class ProtectingBackEnd : public BackEnd {
   static constexpr uint64_t kAheadBytes = 6 << 20, kHeldBytes = 4 << 20;
 
   template <typename Memory>
-  ProtectingBackEnd(Attempt& attempt, PoolSize pool, Memory& memory, Arming& arming, SegmentTable& table)
+  ProtectingBackEnd(Attempt& attempt, const HowCopied& how, Memory& memory, Arming& arming,
+                    SegmentTable& table)
       : attempt_(attempt),
-        pool_size_(pool),
+        pool_size_(how.pool),
+        threads_stand_(how.threads_stand),
         memory_(memory),
         source_(memory),
         arming_(arming),
@@ -95,6 +103,7 @@ class ProtectingBackEnd : public BackEnd {
 
   Attempt& attempt_;
   PoolSize pool_size_;
+  const bool threads_stand_;
   ArmedMemory& memory_;    // the same memory: to be protected,
   ProgramMemory& source_;  // and to be copied
   Arming& arming_;
