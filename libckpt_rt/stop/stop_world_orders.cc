@@ -53,6 +53,13 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   // relaxed: no signal of ours is left, and every thread has looked at the signal that it took.
   if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
   process &= ~look.except;
+  // No thread of the program runs meanwhile, so nobody can miss what is out of its queue. The agent takes the
+  // process's signals first: a thread that has one of the same number would be given both.
+  struct Again {
+    PendingSignals* pending;
+    uint32_t from;
+  } again{&pending, pending.count};
+  if (leader != nullptr && process != 0) take_pending(process, 0, pending);
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     s->collect_private = 0;
     SignalMasks masks;
@@ -61,20 +68,20 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
       s->collect_private = masks.thread & ~look.except;
     }
     s->pending_mask = look.at_all ? ~0ull : s->collect_private | process | look.except;
-    s->collect_process = s == stopped.first ? process : 0;
-    if ((s->collect_private | s->collect_process) == 0) continue;
+    if (s->collect_private == 0) continue;
     s->pending = &pending;
-    struct Again {
-      PendingSignals* pending;
-      uint32_t from;
-    } again{&pending, pending.count};
-    // No thread of the program runs meanwhile, so nobody can miss what is out of its queue.
     run_on(
-        *s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
-    run_on(
-        *leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); },
-        &again);
+        *s,
+        [](void* slot) {
+          auto& own = *static_cast<ThreadSlot*>(slot);
+          take_pending(own.collect_private, own.tid, *own.pending);
+        },
+        s);
   }
+  if (pending.count == again.from) return;
+  run_on(
+      *leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); },
+      &again);
 }
 
 bool StopWorld::await_left(int64_t deadline_ns) {
