@@ -5,8 +5,8 @@
 #define CKPT_RT_OPTIONAL
 #include "include/ckpt_rt.h"
 
-/* api_program.c. fail: says why, and ends. take: a checkpoint, which must succeed. start: a thread; returns when
- * it says that it is ready. */
+/* api_program.c. fail: says why, and ends. take: a checkpoint, which must succeed. start: a thread; returns
+ * when it says that it is ready. */
 void fail(const char* what);
 struct ckpt_rt_result take(void);
 void start(void* (*body)(void*));
