@@ -76,6 +76,7 @@ enum LibraryNote : uint32_t {
   kNoteSeals = 1u << 9,         // mseal(2)
   kNoteThreadSets = 1u << 10,   // of some thread: bounding set
   kNoteSecureBits = 1u << 11,   // of some thread
+  kNoteSegments = 1u << 12,     // modify_ldt(2)
   kNoteMemoryPolicy = 1u << 7,  // of some thread or memory: nodes that this machine does not have
 };
 

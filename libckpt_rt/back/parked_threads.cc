@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -223,7 +224,17 @@ void ParkedThreads::go_on(void* t) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(*thread.slot, notes);
   if (r == 0) r = own_dispatch::set_again();
-  // The thread's pointer or words could not be set: it must not run.
+  // One that create() has made has what the thread that made it may do.
+  const ThreadCredentials& own = thread.slot->credentials;
+  const bool made = thread.stopped == nullptr && own.known;
+  if (r == 0 && made) r = become_user_of_thread(own, own, true, notes);
+  if (r == 0 && made) {
+    r = restore_capabilities_of_thread(
+        own,
+        {false, 0, 0, 0, saved_process.cap_bounding, saved_process.cap_ambient, saved_process.secure_bits},
+        notes);
+  }
+  // The thread's rights, pointer or words could not be set: it must not run.
   if (r != 0) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kInternal));
   // relaxed: read when all are ready, which orders it.
   all.notes_.fetch_or(notes, std::memory_order_relaxed);

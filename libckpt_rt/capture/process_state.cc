@@ -20,6 +20,7 @@
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/long_path.h"
 #include "libckpt_rt/capture/membarrier.h"
+#include "libckpt_rt/capture/segment_table.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/processor_time.h"
@@ -134,6 +135,7 @@ bool is_filtered() {
 }
 
 void ProcessTexts::open() {
+  filtered_ = is_filtered();
   constexpr uint64_t kPlenty = 64;
   rlimit64 limit{};
   if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &limit) != 0 || limit.rlim_cur < kPlenty) return;
@@ -253,6 +255,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, int future_locks, 
     }
   }
   state.membarrier = membarrier_registrations();
+  segment_table::note_stopped(texts.filtered());
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
   state.future_locks = future_locks == kLocksUnknown ? look_at_future_locks() : future_locks;
   auto line = [&]<size_t kSize>(ProcessTexts::Text which, char(&to)[kSize]) {
@@ -288,6 +291,7 @@ uint32_t restore_process_settings(const ProcessState& state) {
   uint32_t notes = 0;
   if (state.future_locks != 0 && sys::call(__NR_mlockall, long{state.future_locks}) != 0)
     notes |= kNoteFutureLocks;
+  notes |= segment_table::restore();
   if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
   write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
   if (state.memory_merge > 0) sys::call(__NR_prctl, long{kSetMemoryMerge}, 1L, 0L, 0L, 0L);

@@ -66,9 +66,11 @@ class ProcessTexts {
   // With the threads standing. As read_small_file. tid: a thread of the program; leader_exited: another than
   // the leader.
   long read(Text which, int tid, bool leader_exited, char* buffer, size_t size) const;
+  bool filtered() const { return filtered_; }  // is_filtered() as they were opened
 
  private:
   ScopedFd files_[kTexts];
+  bool filtered_ = true;
 };
 
 // No call tells whether mlockall(MCL_FUTURE) is on: it makes a mapping, 25 us.

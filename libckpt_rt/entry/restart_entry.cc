@@ -354,10 +354,6 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.threads = 0;
   restart.notes.store(0, std::memory_order_relaxed);
   restart.dumpable = sys::call(__NR_prctl, PR_GET_DUMPABLE, 0L, 0L, 0L, 0L) == 1;
-  // Until all threads have given up what ckpt-restart may do (release_all): whoever may trace one of them
-  // that has could use the others by their common memory.
-  if ((args->set_capabilities & kSetsCapabilities) != 0)
-    sys::call(__NR_prctl, PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
   for (FutexWord* w : {&restart.created, &restart.rings, &restart.rings_made, &restart.ready, &restart.go})
     w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
@@ -377,6 +373,11 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   report(RestartStage::kTimers, 0, 0);
   // Ahead of the threads: one that becomes another user makes /proc/self root's.
   add_notes(restore_process_settings(saved_process));
+  // Until all threads have given up what ckpt-restart may do (release_all): whoever may trace one of them
+  // that has could use the others by their common memory. /proc/self is root's from here on, so what is
+  // written there (libc's jumps, the settings above) comes before.
+  if ((args->set_capabilities & kSetsCapabilities) != 0)
+    sys::call(__NR_prctl, PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
   restart.created.store(1, std::memory_order_release);
   futex_wake(restart.created);
   if (leader != nullptr) ckpt_call_on_stack(stack_below(leader), &leader_main, leader);

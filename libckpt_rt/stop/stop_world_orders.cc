@@ -37,6 +37,23 @@ void StopWorld::await(ThreadSlot& slot) {
   slot.order.store(static_cast<uint32_t>(SlotOrder::kNone), std::memory_order_relaxed);
 }
 
+namespace {
+
+// The agent's own: SIGXFSZ, where the image met the program's limit (RLIMIT_FSIZE). Sent to the process it
+// would end the program. Of a standard signal that waits for the process too the agent is given its own.
+void give_up_own_signals(uint64_t except) {
+  SignalMasks own;
+  if (!read_signal_masks(sys::gettid(), own)) return;
+  constexpr timespec kNow{0, 0};
+  constexpr uint64_t kStandard = (1ull << 31) - 1;  // 1 to 31; real-time signals come behind them
+  for (uint64_t left = own.thread & ~except & kStandard; left != 0; left &= left - 1) {
+    const uint64_t one = left & -left;
+    sys::call(__NR_rt_sigtimedwait, &one, 0L, &kNow, sizeof(one));
+  }
+}
+
+}  // namespace
+
 void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
   pending.count = 0;
   pending.overflow = false;
@@ -46,13 +63,24 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     if (s->tid == pid) leader = s;
   }
-  // Our threads have every signal blocked and none of their own: what is pending for the agent is the
-  // process's.
+  // Our threads have every signal blocked: what is pending for the agent is the process's, when it has given
+  // up its own.
   uint64_t process = 0;
   sys::call(__NR_rt_sigpending, &process, sizeof(process));
+  if ((process & ~look.except) != 0) {
+    give_up_own_signals(look.except);
+    sys::call(__NR_rt_sigpending, &process, sizeof(process));
+  }
   // relaxed: no signal of ours is left, and every thread has looked at the signal that it took.
   if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
   process &= ~look.except;
+  // No thread of the program runs meanwhile, so nobody can miss what is out of its queue. The agent takes the
+  // process's signals first: a thread that has one of the same number would be given both.
+  struct Again {
+    PendingSignals* pending;
+    uint32_t from;
+  } again{&pending, pending.count};
+  if (leader != nullptr && process != 0) take_pending(process, 0, pending);
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     s->collect_private = 0;
     SignalMasks masks;
@@ -61,20 +89,20 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
       s->collect_private = masks.thread & ~look.except;
     }
     s->pending_mask = look.at_all ? ~0ull : s->collect_private | process | look.except;
-    s->collect_process = s == stopped.first ? process : 0;
-    if ((s->collect_private | s->collect_process) == 0) continue;
+    if (s->collect_private == 0) continue;
     s->pending = &pending;
-    struct Again {
-      PendingSignals* pending;
-      uint32_t from;
-    } again{&pending, pending.count};
-    // No thread of the program runs meanwhile, so nobody can miss what is out of its queue.
     run_on(
-        *s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
-    run_on(
-        *leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); },
-        &again);
+        *s,
+        [](void* slot) {
+          auto& own = *static_cast<ThreadSlot*>(slot);
+          take_pending(own.collect_private, own.tid, *own.pending);
+        },
+        s);
   }
+  if (pending.count == again.from) return;
+  run_on(
+      *leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); },
+      &again);
 }
 
 bool StopWorld::await_left(int64_t deadline_ns) {

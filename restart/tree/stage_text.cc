@@ -236,6 +236,9 @@ std::vector<std::string> library_note_lines(uint32_t notes) {
        {kNoteSeals,
         "memory could not be sealed again (mseal): it may be changed now; does this kernel know the call "
         "(Linux 6.10)?"},
+       {kNoteSegments,
+        "segments of the program's own (modify_ldt) could not be made again: does this kernel have the call "
+        "(CONFIG_MODIFY_LDT_SYSCALL)?"},
        {kNoteMemoryPolicy,
         "on which nodes memory is to lie (set_mempolicy, mbind, numactl) could not be set as it was: this "
         "machine has other nodes"}});

@@ -13,7 +13,7 @@ import job_tree
 from job_tree import NOBODY, Tree
 
 COMMON = r"""
-import ctypes, errno, fcntl, json, mmap, os, select, signal, socket, struct, sys, termios, time
+import ctypes, errno, fcntl, json, mmap, os, select, signal, socket, struct, sys, termios, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 facts, last = {}, {}
@@ -48,6 +48,12 @@ def time_left():
 facts['a periodic timer runs'] = time_left
 last['its expiration'] = lambda: error_of(os.read, timer, 8)
 
+# What the kernel counts anew, and a setting in a file of /proc/self.
+while time.process_time() < 0.2: pass
+last['processor time goes on'] = lambda: time.process_time() >= 0.2
+with open('/proc/self/coredump_filter', 'w') as f: f.write('0x11')
+facts['core filter'] = lambda: open('/proc/self/coredump_filter').read()
+
 # What prctl(2) has set. An older kernel refuses some, before and after.
 for name, get, *set_it in (('keep capabilities', 7, 8, 1), ('machine check', 34, 33, 1, 1), ('merge', 68, 67, 1), ('no new code', 66, 65, 1)):
     libc.prctl(*(set_it + [0] * 5)[:5])
@@ -73,6 +79,21 @@ last['reset'] = lambda: error_of(broken.recv, 10)
 peeked, _peeker = socket.socketpair()
 peeked.setsockopt(1, 42, 0)
 facts['peek offset'] = lambda: option(peeked, 1, 42)
+
+# Signals of one number that wait, one for the thread and two for the process.
+signal.pthread_sigmask(signal.SIG_BLOCK, {44, signal.SIGUSR2})
+signal.pthread_kill(threading.get_ident(), 44)
+for number in (44, 44, signal.SIGUSR2): os.kill(os.getpid(), number)
+last['signals'] = lambda: [signal.sigtimedwait({44, signal.SIGUSR2}, 0).si_signo for _ in range(4)]
+
+# Options that any socket takes.
+OF_ANY = ((37, 0x58), (40, 1), (45, 1), (46, 50), (47, 1234567), (61, struct.pack('ii', 1, 1)), (69, 1), (75, 1), (82, 1))
+for kind, s in (('unix', peeked), ('netlink', socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))):
+    for number, value in OF_ANY: error_of(s.setsockopt, 1, number, value)
+    facts[kind] = lambda s=s: [option(s, 1, number, 8) for number, _ in OF_ANY]
+lite = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)
+for number in (10, 11): lite.setsockopt(136, number, 20)
+facts['checksums'] = lambda: [option(lite, 136, number) for number in (10, 11)]
 
 # Options that only some sockets have.
 udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -107,7 +128,8 @@ if error_of(six.bind, ('::1', 0)) == 'None':
 if os.geteuid() == 0:
     packet = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     packet.bind(('lo', 3))
-    facts['packet socket'] = lambda: packet.getsockname()[:2]
+    for number, value in ((10, 1), (14, 1), (20, 1), (18, 0x10007)): packet.setsockopt(263, number, value)
+    facts['packet socket'] = lambda: (packet.getsockname()[:2], [option(packet, 263, number) for number in (10, 14, 20, 18)])
     segment = libc.shmget(0, ctypes.c_size_t(8192), 0o1640)
     libc.shmat(segment, None, 0)
     libc.shmctl(segment, 0, None)
@@ -195,7 +217,8 @@ live()
 """
 
 LAST_ALONE = {"its expiration": repr((1).to_bytes(8, "little")), "reset": "ECONNRESET", "a spent watch": [],
-              "a terminal that was left": "EIO", "a group": "b'all'"}
+              "a terminal that was left": "EIO", "a group": "b'all'", "signals": [44, 12, 44, 44],
+              "processor time goes on": True}
 
 
 def wait_for(path, tree):

@@ -293,6 +293,18 @@ LAST = {"seals of one that was sent": 2, "around the mark": ["b'ab'", "b'cd'"], 
         "by nobody": True, "still by choice": [["0", "0"], ["1", "1"], ["2", "2"]]}
 
 
+# The agent is sent SIGXFSZ, which is not the program's; that some signal waits makes the stop look at all that do.
+LIMITED = r"""
+import os, resource, signal, time
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+open('before', 'w').close()
+time.sleep(1000)
+"""
+
+
 class Overlooked(unittest.TestCase):
     def alone(self, name, uid):
         told = come_back(self, name, ALONE, uid)
@@ -323,6 +335,9 @@ class Overlooked(unittest.TestCase):
                 tree.checkpoint(tree.child.pid)
         finally:
             tree.close(False)
+
+    def test_an_image_that_meets_a_limit_ends_no_program(self):
+        self.refused("overlooked-limit", LIMITED, "larger than a file may be", 74)
 
     def test_descriptors_of_a_threads_own_are_named(self):
         self.refused("overlooked-files", OWN_FILES, "descriptors of its own")

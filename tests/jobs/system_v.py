@@ -218,6 +218,21 @@ wait('go')
 """
 
 
+# Two segments; only one stays attached. As perl's shmread and shmwrite do.
+ATTACHES_FOR_A_MOMENT = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+loose, held = (libc.shmget(0, ctypes.c_size_t(4096), 0o1600) for _ in range(2))
+address = libc.shmat(loose, None, 0)
+libc.shmat(held, None, 0)
+libc.shmdt(ctypes.c_void_p(address))
+print('up', flush=True)
+while not os.path.exists('go'): time.sleep(0.01)
+for segment in loose, held: assert libc.shmctl(segment, 0, None) == 0
+"""
+
+
 class SystemV(unittest.TestCase):
 
     def start(self, program, *arguments, uid=0):
@@ -329,6 +344,13 @@ class SystemV(unittest.TestCase):
         tree.restart(image)
         self.go(tree)
         self.assertEqual(self.end(tree, f"up {sems}\n"), ["value 77"])
+
+    def test_memory_that_nobody_has_attached(self):
+        tree = self.start(ATTACHES_FOR_A_MOMENT)
+        tree.checkpoint(tree.child.pid)
+        self.assertEqual(sum("which nobody has attached at this moment" in n for n in tree.cost.get("notes", [])), 1, tree.cost)
+        self.go(tree)
+        self.assertEqual(tree.child.wait(PATIENCE), 0)
 
     def test_waiting(self):
         """A call that waits goes on waiting, and then does what it was to do, without EINTR."""

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Threads of one process with different rights: users, groups, capabilities, secure bits. What each has before the checkpoint it has
 after the restart: no more, and no less. As odd_objects.py."""
+import json
 import os
 import shutil
+import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import job_tree
-from odd_objects import COMMON, come_back
+from job_tree import CKPT, environment
+from odd_objects import COMMON, come_back, wait_for
 
 # work(): what the thread makes of itself; it lives until the end. A call that fails ends the program.
 THREADS = COMMON + r"""
@@ -107,6 +110,29 @@ filter_calls()
 live()
 """
 
+# A thread that has fewer rights than the first ends after the checkpoint.
+ENDS_LATER = THREADS + r"""
+over = threading.Event()
+def worker():
+    become(65534)
+    ready.release()
+    over.wait()
+thread = threading.Thread(target=worker, daemon=True)
+thread.start()
+ready.acquire()
+facts['worker'] = lambda: status_of(thread.native_id)
+tell('before')
+while not os.path.exists('end'):
+    time.sleep(0.005)
+    if not os.path.exists('ask'): continue
+    tell('after')
+    os._exit(0)
+over.set()
+thread.join()
+open('ended', 'w').close()
+time.sleep(1000)
+"""
+
 
 @unittest.skipUnless(os.geteuid() == 0, "needs root")
 class ThreadRights(unittest.TestCase):
@@ -135,6 +161,32 @@ class ThreadRights(unittest.TestCase):
         before = self.about_threads("rights-filtered", FILTERED)
         self.assertEqual(before["secure bits"], [4, 4, 4, 4])
         self.assertEqual(self.value(before["threads"][0], "Uid"), ["65534"] * 4)
+
+    def test_a_thread_that_going_back_makes_again(self):
+        tree = job_tree.Tree("rights-back", [sys.executable, "-c", ENDS_LATER])
+        path = lambda name: os.path.join(tree.work, name)
+        failed = True
+        try:
+            tree.run()
+            wait_for(path("before"), tree)
+            image = tree.checkpoint(tree.child.pid)
+            open(path("end"), "w").close()
+            wait_for(path("ended"), tree)
+            os.remove(path("end"))
+            back = subprocess.run([CKPT, "back", str(tree.child.pid), image], capture_output=True, text=True, timeout=60,
+                                  env=environment(), check=False)
+            self.assertEqual(back.returncode, 0, back.stderr)
+            open(path("ask"), "w").close()
+            self.assertEqual(tree.finish()[0], 0, tree.said())
+            told = []
+            for name in "before", "after":
+                with open(path(name), encoding="ascii") as f:
+                    told.append(json.load(f)["worker"])
+            self.assertEqual(told[0], told[1])
+            self.assertEqual(self.value(told[1], "Uid"), ["65534"] * 4)
+            failed = False
+        finally:
+            tree.close(failed)
 
     def test_the_first_alone_has_a_filter(self):
         self.assertEqual(self.value(self.about_threads("rights-first", FIRST_IS_FILTERED)["threads"][0], "Uid"), ["65534"] * 4)

@@ -113,6 +113,7 @@ def all_programs():
         _victim("relay"),
         _victim("one-relay", "relay", program="relay"),
         _victim("registers", small=150, steady=True),
+        _victim("segments", "segments", program="registers"),
         _victim("files"),
         _victim("clock"),
         _victim("steady", absence=10.0, long=400),

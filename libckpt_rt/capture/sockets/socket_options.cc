@@ -31,10 +31,14 @@ constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},
                                  {IPPROTO_TCP, 37 /* TCP_TX_DELAY */},
                                  {SOL_SOCKET, 74 /* SO_TXREHASH */, false},
                                  {IPPROTO_TCP, TCP_CONGESTION, false}};
-constexpr OptionName kOfUdp[] = {
-    {IPPROTO_UDP, 1 /* UDP_CORK */},           {IPPROTO_UDP, 104 /* UDP_GRO */},
-    {IPPROTO_UDP, 103 /* UDP_SEGMENT */},      {IPPROTO_UDP, 101 /* UDP_NO_CHECK6_TX */},
-    {IPPROTO_UDP, 102 /* UDP_NO_CHECK6_RX */}, {SOL_SOCKET, SO_NO_CHECK}};
+constexpr OptionName kOfUdp[] = {{IPPROTO_UDP, 1 /* UDP_CORK */},
+                                 {IPPROTO_UDP, 104 /* UDP_GRO */},
+                                 {IPPROTO_UDP, 103 /* UDP_SEGMENT */},
+                                 {IPPROTO_UDP, 101 /* UDP_NO_CHECK6_TX */},
+                                 {IPPROTO_UDP, 102 /* UDP_NO_CHECK6_RX */},
+                                 {IPPROTO_UDP, 10 /* UDPLITE_SEND_CSCOV */},
+                                 {IPPROTO_UDP, 11 /* UDPLITE_RECV_CSCOV */},
+                                 {SOL_SOCKET, SO_NO_CHECK}};
 constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_TTL, false},
                                       {IPPROTO_IP, IP_PKTINFO},
@@ -89,40 +93,60 @@ constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, false}};
 // SO_PRIORITY after IP_TOS, which sets it.
-constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},       {SOL_SOCKET, SO_RCVTIMEO},
-                                 {SOL_SOCKET, SO_SNDTIMEO},        {SOL_SOCKET, SO_LINGER},
-                                 {SOL_SOCKET, SO_OOBINLINE},       {SOL_SOCKET, SO_RCVLOWAT, false},
-                                 {SOL_SOCKET, SO_PRIORITY, false}, {SOL_SOCKET, SO_DONTROUTE},
-                                 {SOL_SOCKET, SO_TIMESTAMP},       {SOL_SOCKET, SO_TIMESTAMPNS}};
+constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},
+                                 {SOL_SOCKET, SO_RCVTIMEO},
+                                 {SOL_SOCKET, SO_SNDTIMEO},
+                                 {SOL_SOCKET, SO_LINGER},
+                                 {SOL_SOCKET, SO_OOBINLINE},
+                                 {SOL_SOCKET, SO_RCVLOWAT, false},
+                                 {SOL_SOCKET, SO_PRIORITY, false},
+                                 {SOL_SOCKET, SO_DONTROUTE},
+                                 {SOL_SOCKET, SO_TIMESTAMP},
+                                 {SOL_SOCKET, SO_TIMESTAMPNS},
+                                 {SOL_SOCKET, SO_BUSY_POLL},
+                                 {SOL_SOCKET, SO_PREFER_BUSY_POLL},
+                                 {SOL_SOCKET, SO_RXQ_OVFL},
+                                 {SOL_SOCKET, SO_SELECT_ERR_QUEUE},
+                                 {SOL_SOCKET, SO_TXTIME},
+                                 {SOL_SOCKET, SO_MAX_PACING_RATE, false},
+                                 {SOL_SOCKET, SO_TIMESTAMPING},
+                                 {SOL_SOCKET, 63 /* SO_TIMESTAMP_NEW */},
+                                 {SOL_SOCKET, 75 /* SO_RCVMARK */},
+                                 {SOL_SOCKET, 64 /* SO_TIMESTAMPNS_NEW */},
+                                 {SOL_SOCKET, 82 /* SO_RCVPRIORITY */},
+                                 {SOL_SOCKET, 65 /* SO_TIMESTAMPING_NEW */}};
 constexpr OptionName kOfInternetSockets[] = {{SOL_SOCKET, SO_MARK},
                                              {SOL_SOCKET, SO_BINDTODEVICE},
                                              {SOL_SOCKET, SO_INCOMING_CPU, false},
-                                             {SOL_SOCKET, SO_BUSY_POLL},
-                                             {SOL_SOCKET, SO_PREFER_BUSY_POLL},
-                                             {SOL_SOCKET, SO_RXQ_OVFL},
-                                             {SOL_SOCKET, SO_SELECT_ERR_QUEUE},
-                                             {SOL_SOCKET, SO_MAX_PACING_RATE, false},
-                                             {SOL_SOCKET, SO_ZEROCOPY},
-                                             {SOL_SOCKET, SO_TXTIME},
-                                             {SOL_SOCKET, 75 /* SO_RCVMARK */},
-                                             {SOL_SOCKET, 82 /* SO_RCVPRIORITY */},
-                                             {SOL_SOCKET, SO_TIMESTAMPING},
-                                             {SOL_SOCKET, 63 /* SO_TIMESTAMP_NEW */},
-                                             {SOL_SOCKET, 64 /* SO_TIMESTAMPNS_NEW */},
-                                             {SOL_SOCKET, 65 /* SO_TIMESTAMPING_NEW */}};
+                                             {SOL_SOCKET, SO_ZEROCOPY}};
 constexpr OptionName kOfRaw[] = {
     {IPPROTO_IP, IP_HDRINCL, true}, {SOL_RAW, 1 /* ICMP_FILTER */}, {SOL_IPV6, 7 /* IPV6_CHECKSUM */, false}};
-constexpr OptionName kOfPacket[] = {{SOL_PACKET, 8 /* PACKET_AUXDATA */},
-                                    {SOL_PACKET, 9 /* PACKET_ORIGDEV */},
-                                    {SOL_PACKET, 23 /* PACKET_IGNORE_OUTGOING */}};
+constexpr OptionName kOfPacket[] = {
+    {SOL_PACKET, 8 /* PACKET_AUXDATA */},
+    {SOL_PACKET, 9 /* PACKET_ORIGDEV */},
+    {SOL_PACKET, 10 /* PACKET_VERSION */},
+    {SOL_PACKET, 12 /* PACKET_RESERVE */},
+    {SOL_PACKET, 14 /* PACKET_LOSS */},
+    {SOL_PACKET, 15 /* PACKET_VNET_HDR */},
+    {SOL_PACKET, 17 /* PACKET_TIMESTAMP */},
+    {SOL_PACKET, 19 /* PACKET_TX_HAS_OFF */},
+    {SOL_PACKET, 20 /* PACKET_QDISC_BYPASS */},
+    {SOL_PACKET, 24 /* PACKET_VNET_HDR_SZ */},
+    // After PACKET_ORIGDEV and the like; the socket is bound and its interface up.
+    {SOL_PACKET, 18 /* PACKET_FANOUT */},
+    {SOL_PACKET, 23 /* PACKET_IGNORE_OUTGOING */}};
 constexpr OptionName kOfUnix[] = {{SOL_SOCKET, SO_PASSSEC},
                                   {SOL_SOCKET, 76 /* SO_PASSPIDFD */},
                                   {SOL_SOCKET, 83 /* SO_PASSRIGHTS */, false}};
-constexpr OptionName kOfNetlink[] = {
-    {SOL_NETLINK, NETLINK_PKTINFO},        {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
-    {SOL_NETLINK, NETLINK_NO_ENOBUFS},     {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
-    {SOL_NETLINK, NETLINK_CAP_ACK},        {SOL_NETLINK, NETLINK_EXT_ACK},
-    {SOL_NETLINK, NETLINK_GET_STRICT_CHK}, {SOL_SOCKET, SO_PASSCRED}};
+constexpr OptionName kOfNetlink[] = {{SOL_NETLINK, NETLINK_PKTINFO},
+                                     {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
+                                     {SOL_NETLINK, NETLINK_NO_ENOBUFS},
+                                     {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
+                                     {SOL_NETLINK, NETLINK_CAP_ACK},
+                                     {SOL_NETLINK, NETLINK_EXT_ACK},
+                                     {SOL_NETLINK, NETLINK_GET_STRICT_CHK},
+                                     {SOL_SOCKET, SO_PASSCRED},
+                                     {SOL_SOCKET, SO_PASSSEC}};
 
 void put_options(ByteWriter& out, int socket, std::span<const OptionName> names) {
   constexpr uint8_t kZero[sizeof(SocketOptionDetail::value)] = {};

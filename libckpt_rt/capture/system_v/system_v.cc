@@ -5,6 +5,7 @@
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
+#include <sys/shm.h>
 
 #include <utility>
 
@@ -38,16 +39,23 @@ bool is_gone(long error) { return error == -EINVAL || error == -EIDRM; }
 
 class Capture {
  public:
-  explicit Capture(Arena& arena) : arena_(arena), list_(arena), lines_(arena) {}
+  explicit Capture(Arena& arena) : arena_(arena), list_(arena), lines_(arena), lost_(arena) {}
 
   Result<SystemVState> run() {
     if (system_v::is_list_full())
       say("the program uses more System V semaphore sets or message queues than can be known "
           "(ipcmni_extend)");
     UsedObject object{};
+    bool asked = false, filtered = false;
     for (uint32_t at = 0; system_v::next_used(at, object);) {
       // Asked for the first object: most programs have none, and the answer takes 30 µs of the stop.
-      if (list_.empty() && is_filtered()) {
+      if (!asked) filtered = is_filtered();
+      asked = true;
+      if (object.kind == system_v::kSharedMemory) {
+        if (!filtered) look_at_memory(object.id);
+        continue;
+      }
+      if (filtered) {
         say("the program uses System V semaphores or message queues and has forbidden itself system calls "
             "(seccomp): nobody may look at them");
         break;
@@ -62,7 +70,7 @@ class Capture {
     if (system_v::are_debts_unknown(sys::getpid()))
       say("the program has used more semaphores with SEM_UNDO than can be reckoned");
     if (full_) return no_room();
-    return SystemVState{list_, lines_};
+    return SystemVState{list_, lines_, lost_};
   }
 
  private:
@@ -73,10 +81,26 @@ class Capture {
 
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) {
+    say_in(lines_, format, std::forward<Args>(args)...);
+  }
+
+  template <typename... Args>
+  void say_in(ArenaVector<const char*>& lines, fmt::format_string<Args...> format, Args&&... args) {
     constexpr size_t kMost = 320;
     char* text = static_cast<char*>(arena_.allocate(kMost, 1));
-    full_ = full_ || text == nullptr || !lines_.push_back(text);
+    full_ = full_ || text == nullptr || !lines.push_back(text);
     if (text != nullptr) *fmt::format_to_n(text, kMost - 1, format, std::forward<Args>(args)...).out = '\0';
+  }
+
+  // What a process has attached is saved with its memory. A program may also attach it for each access
+  // (shmread of perl).
+  void look_at_memory(int id) {
+    shmid_ds state{};
+    if (sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &state) != 0 || state.shm_nattch != 0) return;
+    say_in(lost_,
+           "the program uses the System V shared memory {} (key {:#x}), which nobody has attached at this "
+           "moment: it is not saved, and a restarted program finds in it what it holds then",
+           id, static_cast<uint32_t>(state.shm_perm.__key));
   }
 
   // Both: false: it is not there any more, or it is there and a note says why it cannot be saved.
@@ -168,7 +192,7 @@ class Capture {
 
   Arena& arena_;
   ArenaVector<CapturedSystemV> list_;
-  ArenaVector<const char*> lines_;
+  ArenaVector<const char*> lines_, lost_;
   bool full_ = false;
 };
 
@@ -178,7 +202,8 @@ std::span<const CapturedSystemV> first_system_v(Arena& arena) {
   ArenaVector<CapturedSystemV> list(arena);
   UsedObject object{};
   for (uint32_t at = 0; system_v::next_used(at, object);) {
-    if (is_filtered() || !system_v::exists(object.kind, object.id)) continue;
+    if (object.kind == system_v::kSharedMemory || is_filtered() || !system_v::exists(object.kind, object.id))
+      continue;
     CapturedSystemV one{};
     one.record.kind = static_cast<uint32_t>(object.kind);
     one.record.id = object.id;

@@ -22,6 +22,7 @@ struct CapturedSystemV {
 struct SystemVState {
   ArenaVector<CapturedSystemV> objects;
   ArenaVector<const char*> forbids_restart;  // why, a line each
+  ArenaVector<const char*> lost;             // what is not saved, a line each
 };
 
 // Errors: no memory for the lists.

@@ -4,6 +4,7 @@
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
+#include <sys/shm.h>
 
 #include <atomic>
 
@@ -17,14 +18,14 @@ namespace {
 
 // The kernel has a place for each, which is part of its number, and gives a place away only when the object
 // there is gone. (With ipcmni_extend it has more places: two objects may then meet here.)
-constexpr uint32_t kPlaces = 32768, kKinds = 2, kPart = 1024;
+constexpr uint32_t kPlaces = 32768, kKinds = 3, kPart = 2048;
 constexpr uint32_t kIs = 1u << 31;  // with the number, which is positive
 // constinit: constructors of other libraries, which may run before ours, use them as well. Of a program that
 // uses none no page of it is ever touched.
 CKPT_LARGE_TABLE alignas(4096) constinit std::atomic<uint32_t> used[kKinds * kPlaces]{};
 constinit std::atomic<uint64_t> parts{0};  // of kPart places each: those that have any
 constinit std::atomic<bool> full{false};
-static_assert(kKinds * kPlaces / kPart == 64);
+static_assert(kKinds * kPlaces / kPart <= 64);
 
 }  // namespace
 
@@ -33,6 +34,9 @@ bool exists(SystemVKind kind, int id) {
   if (kind == SystemVKind::kSemaphores) {
     semid_ds state;
     r = sys::call(__NR_semctl, long{id}, 0L, long{IPC_STAT}, &state);
+  } else if (kind == kSharedMemory) {
+    shmid_ds state;
+    r = sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &state);
   } else {
     msqid_ds state;
     r = sys::call(__NR_msgctl, long{id}, long{IPC_STAT}, &state);

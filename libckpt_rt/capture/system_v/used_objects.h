@@ -1,4 +1,5 @@
-// Which System V semaphore sets and message queues this process has used: the kernel keeps no such list.
+// Which System V semaphore sets and message queues this process has used, and which shared memory it has had
+// attached: the kernel keeps no such list.
 //
 // Owner:     libckpt_rt/interpose; in the library's data, so that an image and a forked child have it.
 //            Executing another program begins anew.
@@ -12,6 +13,9 @@
 #include "image/format/records/system_v_records.h"
 
 namespace ckpt::system_v {
+
+// In no image: memory that a process has attached is one of its mappings.
+inline constexpr auto kSharedMemory = static_cast<SystemVKind>(2);
 
 struct UsedObject {
   SystemVKind kind;

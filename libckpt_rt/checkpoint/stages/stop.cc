@@ -227,6 +227,7 @@ Result<void> Stop::look(Watch& watch) {
   if (!system_v.ok()) return system_v.error();
   capture.system_v = system_v->objects.span();
   for (const char* why : system_v->forbids_restart) parts_.space.note(2, why);
+  for (const char* what : system_v->lost) parts_.space.note(1, what);
   clock.end(StopClock::kProcess);
 
   CKPT_TRY(look_at_descriptors(tid, sharers));

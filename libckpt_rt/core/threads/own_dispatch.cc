@@ -6,6 +6,7 @@
 
 #include "base/large_table.h"
 #include "base/sys.h"
+#include "libckpt_rt/core/threads/thread_places.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef PR_GET_TID_ADDRESS
@@ -29,8 +30,8 @@ constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, linux/prctl.h
 constexpr uint8_t kAllow = 0, kBlock = 1;
 constexpr uint64_t kSlotBytes = 64, kRaxTaken = 14, kRaxBack = 24;  // own_dispatch.S
 
-// A thread is known by its thread pointer, since to ask for its number would be a system call. The next
-// thread with that pointer has another number in the word that the kernel clears at a thread's end.
+// A thread is known by its thread pointer (thread_places.h). The next thread with that pointer has another
+// number in the word that the kernel clears at a thread's end.
 struct Place {
   std::atomic<uint64_t> thread_pointer;  // 0: free; taken for good
   const int* tid_word;
@@ -46,23 +47,10 @@ constinit std::atomic<bool> any{false}, full{false};
 
 uint64_t own_thread_pointer() { return reinterpret_cast<uint64_t>(__builtin_thread_pointer()); }
 
-Place* place_of(uint64_t thread_pointer, bool take) {
-  for (Place& place : places) {
-    // relaxed: what is behind it is read by the thread that wrote it.
-    uint64_t owner = place.thread_pointer.load(std::memory_order_relaxed);
-    if (owner == thread_pointer) return &place;
-    if (owner != 0) continue;
-    if (!take) return nullptr;
-    if (place.thread_pointer.compare_exchange_strong(owner, thread_pointer, std::memory_order_relaxed))
-      return &place;
-  }
-  return nullptr;
-}
-
 // nullptr: the calling thread catches none.
 Place* own_place() {
   if (!any.load(std::memory_order_relaxed)) return nullptr;
-  Place* place = place_of(own_thread_pointer(), false);
+  Place* place = place_of_thread(places, own_thread_pointer(), false);
   return place != nullptr && place->call.mode != 0 && *place->tid_word == place->tid ? place : nullptr;
 }
 
@@ -113,7 +101,7 @@ void return_blocked(Place& place, ucontext_t& frame) {
 }  // namespace
 
 Note before_call(int tid, Call& call) {
-  Place* place = place_of(own_thread_pointer(), call.mode != 0);
+  Place* place = place_of_thread(places, own_thread_pointer(), call.mode != 0);
   if (place == nullptr) {
     if (call.mode != 0) full.store(true, std::memory_order_relaxed);
     return {};

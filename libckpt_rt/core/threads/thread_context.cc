@@ -61,6 +61,12 @@ own_rseq::Area rseq_area(uint64_t fs_base) {
   return own.address != 0 && rseq_registered(own) ? own : own_rseq::Area{};
 }
 
+bool may_read(uint16_t segment) {
+  bool readable;
+  asm volatile("verr %1" : "=@ccz"(readable) : "r"(segment));
+  return readable;
+}
+
 }  // namespace
 
 void know_rseq_area(int64_t offset, uint32_t length) {
@@ -91,25 +97,21 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   slot.timer_slack_ns = slack > 0 ? static_cast<uint64_t>(slack) : 0;
   sys::call(__NR_prctl, PR_GET_PDEATHSIG, &slot.parent_death_signal);
   slot.machine_check = static_cast<int32_t>(sys::call(__NR_prctl, PR_MCE_KILL_GET, 0L, 0L, 0L, 0L));
+  sys::call(__NR_prctl, PR_GET_TSC, &slot.time_stamps);
+  asm volatile("mov %%ds, %0" : "=r"(slot.data_segment));
+  asm volatile("mov %%es, %0" : "=r"(slot.extra_segment));
   save_credentials_in_handler(slot.credentials);
   if (slot.credentials.known) slot.memory_policy = memory_policy();  // filters may punish the question
   sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
 }
 
-void take_pending_in_handler(ThreadSlot& slot) {
+void take_pending(uint64_t wanted, int tid, PendingSignals& all) {
   const timespec kNow{0, 0};
-  uint64_t private_left = slot.collect_private;
-  const uint64_t wanted = slot.collect_private | slot.collect_process;
-  PendingSignals& all = *slot.pending;
   while (all.count < PendingSignals::kMost) {
     PendingSignal& p = all.list[all.count];
     long sig = sys::call(__NR_rt_sigtimedwait, &wanted, &p.info, &kNow, kSigsetBytes);
     if (sig <= 0) return;
-    uint64_t bit = 1ull << (sig - 1);
-    // The kernel gives a thread's own signals before those of the process; of a standard signal there
-    // is at most one of each. Real-time signals that are pending on both are taken as the thread's.
-    p.tid = (private_left & bit) != 0 ? slot.tid : 0;
-    if (sig < SIGRTMIN) private_left &= ~bit;
+    p.tid = tid;
     p.signal = static_cast<int32_t>(sig);
     ++all.count;
   }
@@ -162,6 +164,12 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.timer_slack_ns != 0) sys::call(__NR_prctl, PR_SET_TIMERSLACK, slot.timer_slack_ns);
   if (slot.machine_check >= 0)
     sys::call(__NR_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, long{slot.machine_check}, 0L, 0L);
+  if (slot.time_stamps != 0) sys::call(__NR_prctl, PR_SET_TSC, long{slot.time_stamps});
+  // To load a segment that is not there would be a fault.
+  if (slot.data_segment != 0 && may_read(slot.data_segment))
+    asm volatile("mov %0, %%ds" : : "r"(slot.data_segment));
+  if (slot.extra_segment != 0 && may_read(slot.extra_segment))
+    asm volatile("mov %0, %%es" : : "r"(slot.extra_segment));
   // A narrower machine or fewer rights must not keep a program from coming back: affinity and
   // scheduling are restored as far as they go.
   auto try_to = [&](long r, uint32_t note) {

@@ -63,9 +63,11 @@ struct ThreadSlot {
   uint32_t rseq_len = 0, rseq_signature = 0;
   SchedAttr sched{};
   uint64_t timer_slack_ns = 0;
-  int32_t io_priority = 0;          // ioprio_get(2)
-  int32_t parent_death_signal = 0;  // not given back
-  int32_t machine_check = -1;       // PR_MCE_KILL_*; -1: this kernel does not say
+  int32_t io_priority = 0;                       // ioprio_get(2)
+  int32_t parent_death_signal = 0;               // not given back
+  int32_t machine_check = -1;                    // PR_MCE_KILL_*; -1: this kernel does not say
+  int32_t time_stamps = 0;                       // PR_TSC_*; 0: this kernel does not say
+  uint16_t data_segment = 0, extra_segment = 0;  // which a signal frame does not have
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
   char name[16] = {};
@@ -83,14 +85,15 @@ struct ThreadSlot {
   void (*work)(void*) = nullptr;
   void* work_argument = nullptr;
 
-  // For take_pending_in_handler: the signals to take out of the queues, and where to put them.
-  uint64_t collect_private = 0, collect_process = 0;
+  // The thread's own signals, which it is to take out of its queue, and where to put them (take_pending).
+  uint64_t collect_private = 0;
   PendingSignals* pending = nullptr;
 };
 
 void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame);
-// Takes the slot's pending signals out of the queues (only the thread itself can) …
-void take_pending_in_handler(ThreadSlot& slot);
+// Takes the caller's `wanted` pending signals out of the queues, and notes them as those of `tid`, or of the
+// process (0). A thread's own signals only the thread itself can take, those of the process any thread …
+void take_pending(uint64_t wanted, int tid, PendingSignals& all);
 // … and puts them back as they were, the sender included. Only the leader may say who sent a signal
 // (rt_sigqueueinfo(2): the caller's tid must be the process id). From another thread the signals come
 // back as sent by the process itself.

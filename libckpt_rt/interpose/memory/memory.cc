@@ -12,6 +12,7 @@
 
 #include "libckpt_rt/capture/advice/advice_notes.h"
 #include "libckpt_rt/capture/advice/kept_reach.h"
+#include "libckpt_rt/capture/system_v/used_objects.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -252,7 +253,9 @@ long shmat(int id, const void* start, int flags) {
     const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
     tell();
     const long r = call_unless_stopped(departures, __NR_shmat, id, word(start), flags);
-    if (r != kStoppedBefore) return r;
+    if (r == kStoppedBefore) continue;
+    if (!sys::failed(r)) system_v::note_used(system_v::kSharedMemory, id);
+    return r;
   }
 }
 

@@ -14,5 +14,6 @@ std::string avx(uint64_t iterations);
 std::string avx512(uint64_t iterations);
 std::string x87(uint64_t iterations);
 std::string rounding(uint64_t iterations);
+std::string segments(uint64_t iterations);
 
 }  // namespace registers

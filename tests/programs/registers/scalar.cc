@@ -1,3 +1,8 @@
+#include <asm/ldt.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cfenv>
 #include <cmath>
 
@@ -108,6 +113,40 @@ std::string rounding(uint64_t iterations) {
     std::fesetround(FE_TONEAREST);
   });
   return fmt::format("{} divisions in four modes", 4 * iterations);
+}
+
+// Each thread has a segment of its own in DS and ES (modify_ldt), and may not read the time-stamp counter.
+std::string segments(uint64_t iterations) {
+  run_threads(2, [&](unsigned t) {
+    user_desc own{};
+    own.entry_number = 40 + t;
+    own.limit = 0x1234 + t;
+    own.limit_in_pages = own.seg_32bit = own.useable = 1;
+    const bool has_table =
+        syscall(SYS_modify_ldt, 0x11, &own, sizeof(own)) == 0;  // else this kernel has none
+    const uint16_t selector = has_table ? static_cast<uint16_t>(own.entry_number << 3 | 7) : 0;
+    const uint64_t limit = has_table ? ((own.limit + 1ull) << 12) - 1 : 0;
+    asm volatile("mov %0, %%ds\n\tmov %0, %%es" : : "r"(selector));
+    require(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == 0, "segments: PR_SET_TSC");
+    // Nothing here asks for the time: libc reads it from the counter.
+    for (uint64_t n = 0; n < iterations; ++n) {
+      uint16_t data, extra;
+      uint64_t seen = 0;
+      asm volatile("mov %%ds, %0\n\tmov %%es, %1" : "=r"(data), "=r"(extra));
+      if (has_table) asm volatile("lsl %1, %0" : "+r"(seen) : "r"(uint64_t{selector}) : "cc");
+      int counter = 0;
+      if (n % 64 == 0) prctl(PR_GET_TSC, &counter);
+      if (data == selector && extra == selector && seen == limit &&
+          (n % 64 != 0 || counter == PR_TSC_SIGSEGV))
+        continue;
+      prctl(PR_SET_TSC, PR_TSC_ENABLE);
+      require(false, "segments: thread {} has {:x}, {:x}, limit {:x}, counter {} in step {}", t, data, extra,
+              seen, counter, n);
+    }
+    prctl(PR_SET_TSC, PR_TSC_ENABLE);
+    asm volatile("mov %0, %%ds\n\tmov %0, %%es" : : "r"(0));
+  });
+  return fmt::format("{} looks at two segments", iterations);
 }
 
 }  // namespace registers
