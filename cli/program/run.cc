@@ -13,7 +13,9 @@
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings_table.h"
 #include "cli/hosts/hosts.h"
+#include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/hosts_run.h"
+#include "cli/hosts/job/mpi_launcher.h"
 #include "cli/hosts/job/slurm.h"
 #include "cli/hosts/job/where_it_starts.h"
 #include "cli/keeper/start_keeper.h"
@@ -330,6 +332,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   // Once: a program that is started in a job belongs to that job.
   if (getenv("CKPT_JOB") == nullptr) setenv("CKPT_JOB", new_job_id().c_str(), 1);
   if (getenv("SLURM_JOB_ID") != nullptr) put_stand_ins_ahead();
+  if (is_mpi_launcher(program[0])) keep_mpi_off_adapters();
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
   set_preload(*library, *heap, *loader);

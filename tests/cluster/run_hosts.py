@@ -9,6 +9,7 @@ import subprocess
 import unittest
 
 import over_hosts
+import adapter  # of tests/support: over_hosts has put it into the path
 from over_hosts import CKPT, ON, RESTART, wait_for
 
 NUMBERS = os.environ["CKPT_NUMBERS"]
@@ -88,6 +89,20 @@ class Run(OverHosts):
         self.assertEqual(done.returncode, 64, done.stderr)
         self.assertIn(b"no text (UTF-8)", done.stderr)
         self.assertEqual(glob.glob(self.dir + "/d*"), [])
+
+    @unittest.skipIf(adapter.missing(), str(adapter.missing()))
+    def test_adapters_are_not_used(self):
+        """Said before the job starts, and MPI there is told to go without them; what the user has said stays."""
+        done = self.hosts.run("h2", "sh", "-ec", adapter.lines(self.dir + "/dev") + " true")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h2"], capture_output=True, text=True)
+        self.assertIn(f"h2 has {adapter.PATH}, which no checkpoint can hold: MPI is told to use TCP", done.stdout)
+        look = "echo $OMPI_MCA_pml $UCX_TLS $FI_PROVIDER"
+        job = self.run_job("sh", "-c", f"{look}; {ON} h2 '{look}'")
+        self.assertEqual(job.wait(240), 0, self.said())
+        self.said()
+        self.assertEqual(self.texts["out"][0].decode(), "\n^ucx,cm tcp,self,sysv,posix,cma tcp\n")
+        self.assertEqual(self.texts["out"][1].count(b"MPI is told to use TCP"), 1)
 
     def test_host_that_is_not_there(self):
         done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h9"], capture_output=True, text=True)

@@ -73,6 +73,15 @@ int signal_to_end() {
   return 0;
 }
 
+std::vector<std::string> adapters_of(const CrewHost& host) {
+  const Json named = host.here.value("adapters", Json::array());
+  std::vector<std::string> adapters;
+  for (const Json& one : named) {
+    if (one.is_string()) adapters.push_back(one.get<std::string>());
+  }
+  return adapters;
+}
+
 Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms,
            bool fenced)
     : launch_(std::move(launch)), silence_ms_(silence_ms), fenced_(fenced) {

@@ -30,8 +30,8 @@ inline constexpr const char* kSlurmLaunch =
 // In place of names of hosts: all nodes of the allocation.
 inline constexpr const char* kAllocation = "allocation";
 
-// `ckpt run` was called by the batch script, or at the prompt of salloc: not by a task of srun, of which there
-// may be many, and not by a process of a job.
+// `ckpt run` was called by the batch script, or at the prompt of salloc: not by a task of srun, of which
+// there may be many, and not by a process of a job.
 bool may_use_allocation();
 // How many nodes the allocation has; 0: none is here.
 size_t nodes_in_allocation();

@@ -14,6 +14,7 @@
 #include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/head.h"
 #include "cli/hosts/hosts.h"
+#include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
@@ -22,6 +23,7 @@
 #include "cli/hosts/restart/recover.h"
 #include "cli/starting/program.h"
 #include "cli/text/failure.h"
+#include "cli/text/text_out.h"
 
 namespace ckpt::cli {
 
@@ -112,6 +114,10 @@ ExitCode run_over_hosts(const HostsRun& run) {
   Crew crew(run.hosts, run.hosts, run.launch, run.silence_ms, run.recover);
   if (auto r = crew.assemble(); !r.ok()) return report(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
+  for (const CrewHost& h : crew.hosts()) {
+    if (const auto adapters = adapters_of(h); !adapters.empty())
+      fmt::print(stderr, "ckpt: {}\n", printable(words_on_adapters(h.name, adapters)));
+  }
   auto table = make_table(crew);
   if (!table.ok()) return report(table.error());
   (*table)["stop_timeout_ns"] = run.stop_timeout_ns;

@@ -1,5 +1,5 @@
 """Solvers by MPI over three hosts, in C, Fortran and Python, and one file that all ranks write: checkpointed, killed on all hosts, brought
-back on others, on fewer, and where they were. What they print is compared with an uninterrupted run.
+back on others, on fewer, where they were, on one, and on three again: five generations. What they print is compared with an uninterrupted run.
   CKPT_LONG=1 solvers.py [OpenMpi|Mpich] [-v]
 """
 import os
@@ -14,7 +14,7 @@ from over_hosts import CKPT, OverHosts, clean, wait_for  # noqa: E402
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOSTS = "h1,h2,h3"
 # (tenth in which a checkpoint is taken, hosts on which it comes back)
-LIVES = ((1, "h4,h5,h6"), (3, "h2,h1"), (5, HOSTS))
+LIVES = ((1, "h4,h5,h6"), (2, "h2,h1"), (4, HOSTS), (5, "h6"), (7, "h3,h1,h5"))
 
 
 class Solvers(OverHosts):
