@@ -49,6 +49,26 @@ class Alone(unittest.TestCase):
         out, err = self.srun("--export=ALL,LD_PRELOAD=libno-such.so", "sh", "-c", "echo $LD_PRELOAD")
         self.assertEqual(out, "libno-such.so\n", err)
 
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one processor")
+    def test_processors(self):
+        """Those that --cpu-bind names, of those that there are."""
+        here = sorted(os.sched_getaffinity(0))
+        look = (sys.executable, "-c", "import os; print(os.environ['SLURM_PROCID'], sorted(os.sched_getaffinity(0)), os.environ.get('SLURM_CPU_BIND'))")
+
+        def bound(*options):
+            out, err = self.srun("-l", *options, *look)
+            self.assertEqual(err, "")
+            return [line.split(" ", 2)[2] for line in sorted(out.splitlines())]
+        one, other = here[:2]
+        self.assertEqual(bound("-n1"), [f"{here} None"])
+        self.assertEqual(bound("-n3", f"--cpu-bind=verbose,map_cpu:{other},{one}"),
+                         [f"[{c}] quiet,map_cpu:{other},{one}" for c in (other, one, other)])
+        self.assertEqual(bound("-n2", f"--cpu-bind=mask_cpu:{1 << one | 1 << other:#x}*2"), [f"[{one}, {other}] quiet,mask_cpu:{1 << one | 1 << other:#x}*2"] * 2)
+        self.assertEqual(bound("-n2", "--cpu-bind=rank"), [f"[{one}] quiet,rank", f"[{other}] quiet,rank"])
+        self.assertEqual(bound("-n1", "-c2", "--cpu-bind=threads"), [f"[{one}, {other}] quiet,threads"])
+        _, err = self.srun("--cpu-bind=map_cpu:8000", "true", code=1)
+        self.assertIn("none of the processors", err)
+
     def test_a_file_of_the_node(self):
         """Two tasks have it: opened twice with O_TRUNC each would write over the other."""
         for name in ("out.%N", "out.%n"):
@@ -223,7 +243,7 @@ class Node(unittest.TestCase):
         orders = []
         for number, task in enumerate(tasks):
             words = pack(sys.executable, "-c", "import os, socket, sys; pmi = socket.socket(fileno=int(os.environ['PMI_FD']))\n" + task)
-            orders.append(inner(str(number).encode(), words, b"", b"", b"", pack()))
+            orders.append(inner(str(number).encode(), words, b"", b"", b"", b"", pack()))
         self.say(b"S", -1, inner(self.dir.encode(), b"--p", pack("PATH=" + os.environ["PATH"]), b"18", *orders))
 
     def say(self, what, task, data=b""):
