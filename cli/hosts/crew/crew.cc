@@ -139,7 +139,9 @@ void Crew::take_in(Admission::Guest guest) {
 Result<void> Crew::assemble() {
   const cluster::Secret secret = cluster::make_secret();
   int port = 0;
-  auto listener = cluster::listen_at("0.0.0.0", 0, &port);
+  // Both kinds of addresses; where the kernel has no IPv6, the one that is left.
+  auto listener = cluster::listen_at("::", 0, &port);
+  if (!listener.ok()) listener = cluster::listen_at("0.0.0.0", 0, &port);
   if (!listener.ok()) return listener.error();
   for (CrewHost& h : hosts_) {
     if (h.link.valid()) continue;
