@@ -47,7 +47,7 @@ class Bench:
                 "-np", str(len(names) * each)]
 
     def start(self, words):
-        job = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, cwd=self.dir, env=clean())
+        job = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, cwd=self.dir, env=clean())
         job.lines = []
         job.reader = threading.Thread(target=lambda: [job.lines.append((time.monotonic(), line)) for line in job.stdout], daemon=True)
         job.reader.start()
@@ -101,12 +101,9 @@ class Bench:
     def netpipe(self):
         program = {"openmpi": "NPopenmpi", "mpich": "NPmpich2"}[self.o.mpi]
         words = [*self.words(("h1", "h2"), 1), program, "-u", "1048576"]
-        remote = {"openmpi": {"OMPI_MCA_plm_rsh_agent": self.dir + "/agent"},
-                  "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": self.dir + "/agent"}}[self.o.mpi]
-        with open(self.dir + "/agent", "w", encoding="ascii") as f:
-            # As ssh: the host, behind options, and a line for a shell.
-            f.write("#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n" + self.hosts.launch.replace("{host}", "$host") + " sh -c \"$*\"\n")
-        os.chmod(self.dir + "/agent", 0o700)
+        # Without the library the launchers go by ssh.
+        remote = {"openmpi": {"OMPI_MCA_plm_rsh_agent": self.hosts.agent},
+                  "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": self.hosts.agent}}[self.o.mpi]
         row = re.compile(r"^ *\d+: +(\d+) bytes +\d+ times --> +([\d.]+) Mbps in +([\d.]+) usec")
         times = {}
 
@@ -128,9 +125,7 @@ class Bench:
                     inside = self.hosts.enter("h1")
                     alone = self.start([*inside, "env", "-C", self.dir, *(f"{k}={v}" for k, v in remote.items()), *words])
                     self.await_line(alone, lambda line: "1048579 bytes" in line)
-                    for name in self.hosts.names:
-                        self.hosts.run(name, "kill", "-9", "-1")
-                    alone.kill()
+                    alone.terminate()
                     alone.wait()
                     alone.reader.join()
                     take(whose, [line for _, line in alone.lines])
@@ -141,11 +136,12 @@ class Bench:
                   f"{spread(ratios, 3)}")
 
     def main(self):
-        why_not = made_hosts.missing()
+        why_not = made_hosts.missing(ssh=self.o.what == "netpipe")
         if why_not:
             sys.exit(why_not)
         try:
-            with made_hosts.Hosts(6 if self.o.what == "stand" else 2) as self.hosts:
+            some = made_hosts.Hosts(6) if self.o.what == "stand" else made_hosts.Hosts(2, ssh=True, keep=[self.dir])
+            with some as self.hosts:
                 getattr(self, self.o.what)()
         finally:
             shutil.rmtree(self.dir, True)
