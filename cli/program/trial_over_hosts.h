@@ -1,4 +1,5 @@
-// ckpt check -- PROGRAM where the program starts on several hosts: srun or mpirun in an allocation, or --hosts.
+// ckpt check -- PROGRAM where the program starts on several hosts: srun or mpirun in an allocation, or
+// --hosts.
 //
 // Owner: cli. Ordinary code, one thread. The job is ended on all hosts, and its images are removed there.
 #pragma once

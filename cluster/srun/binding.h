@@ -1,7 +1,7 @@
 // --cpu-bind: to which processors of its node a task is bound.
 //
-// Owner:     cluster/srun. Callers: the launcher, which reads what was asked for and orders it for each task; each
-//            node, which knows its processors. Any thread.
+// Owner:     cluster/srun. Callers: the launcher, which reads what was asked for and orders it for each task;
+//            each node, which knows its processors. Any thread.
 // Never:     takes a processor that the agent's step may not use.
 #pragma once
 

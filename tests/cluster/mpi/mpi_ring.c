@@ -20,7 +20,8 @@ static void check(long got, long wanted, const char* what, long round) {
 }
 
 static long ring(long i) {
-  /* Of these requests each is started again and again; a checkpoint finds them between two starts or in one. */
+  /* Of these requests each is started again and again; a checkpoint finds them between two starts or in
+   * one. */
   static long token[kRing], from[kRing];
   static MPI_Request lasting[2];
   static int made;
