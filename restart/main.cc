@@ -1,12 +1,15 @@
 // ckpt-restart: plan and checks, the new process, then its parent until it ends. Stages: docs/restart.md.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -153,6 +156,12 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
 
 // The head of a job over several hosts is ckpt's: it starts agents there, and each its ckpt-restart.
 int restart_on_hosts(const RestartOptions& options) {
+  if (options.detach) {
+    return finish_with_error(
+        options, make_error(ExitCode::kUsage, 0,
+                            "--detach: the job over several hosts ends with its ckpt-restart; use nohup or "
+                            "setsid"));
+  }
   char path[4096];
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
   std::string ckpt(path, n > 0 ? static_cast<size_t>(n) : 0);
@@ -162,11 +171,36 @@ int restart_on_hosts(const RestartOptions& options) {
   if (!options.launch.empty()) words.insert(words.end(), {"--launch", options.launch.c_str()});
   if (!options.spares.empty()) words.insert(words.end(), {"--spare", options.spares.c_str()});
   if (options.recover) words.push_back("--recover");
+  if (options.check) words.push_back("--check");
   words.push_back(nullptr);
   execv(ckpt.c_str(), const_cast<char**>(words.data()));
   return finish_with_error(options, make_error(ExitCode::kNotFound, errno,
                                                "{}: cannot be started ({}): install it beside ckpt-restart",
                                                ckpt, errno_name(errno)));
+}
+
+// A .hosts file, or a directory that has one.
+bool is_over_hosts(const std::string& image) {
+  constexpr std::string_view kSuffix = ".hosts";
+  if (image.ends_with(kSuffix)) return true;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(image.c_str()), closedir);
+  for (const dirent* e; dir != nullptr && (e = readdir(dir.get())) != nullptr;) {
+    const std::string_view name = e->d_name;
+    if (name.ends_with(kSuffix) && name[0] != '.') return true;
+  }
+  return false;
+}
+
+// On the nodes of Slurm's allocation, if there is one.
+int restart_on_allocation(RestartOptions options) {
+  if (getenv("SLURM_JOB_NODELIST") == nullptr) {
+    return finish_with_error(options, make_error(ExitCode::kUsage, 0,
+                                                 "{}: is of a job over several hosts: name hosts for it, "
+                                                 "--hosts h1,h2",
+                                                 options.image));
+  }
+  options.hosts = "allocation";  // kAllocation of cli/hosts/job/slurm.h
+  return restart_on_hosts(options);
 }
 
 // The checkpoint of a job that comes as one stream. choose_mmap_base() may execute this program again: then
@@ -186,12 +220,7 @@ int restart(RestartOptions options, char** argv) {
   auto image = reach_keeper_images(options.image);
   if (!image.ok()) return finish_with_error(options, image.error());
   options.image = *image;
-  if (options.image.ends_with(".hosts")) {
-    return finish_with_error(
-        options,
-        make_error(ExitCode::kUsage, 0,
-                   "{}: is of a job over several hosts: name hosts for it, --hosts h1,h2", options.image));
-  }
+  if (options.image.ends_with(".hosts")) return restart_on_allocation(options);
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
   if (!options.trust) trust_own_images_only();
@@ -203,6 +232,7 @@ int restart(RestartOptions options, char** argv) {
   if (!job.ok()) return finish_with_error(options, job.error());
   if (*job) return restart_job(options, **job, argv, nullptr, passed_over);
   auto path = resolve_image(options.image);
+  if (!path.ok() && is_over_hosts(options.image)) return restart_on_allocation(options);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
     // choose_mmap_base() may execute this program again. So only the description is read here, not the list

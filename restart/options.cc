@@ -27,8 +27,10 @@ RestartOptions parse_options(int argc, char** argv) {
                  "auto: a pid namespace of its own only where the old ids cannot be had; never; always")
       ->type_name("WHEN")
       ->check(CLI::IsMember(std::vector<std::string>{"auto", "never", "always"}));
-  app.add_option("--hosts", options.hosts,
-                 "bring a job over several hosts (DIR, or DIR/NAME.hosts) back on these: h1,h2,h3");
+  app.add_option(
+      "--hosts", options.hosts,
+      "bring a job over several hosts (DIR, or DIR/NAME.hosts) back on these: h1,h2,h3 (default: the nodes "
+      "that Slurm has given)");
   app.add_option("--launch", options.launch, "how agents are started on them (see ckpt run --help)");
   app.add_flag("--recover", options.recover,
                "with --hosts: when one of them dies the job goes on from its newest checkpoint");

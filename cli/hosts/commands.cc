@@ -8,6 +8,7 @@
 #include "cli/hosts/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/job/hosts_run.h"
+#include "cli/hosts/job/slurm.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 
@@ -17,8 +18,13 @@ namespace {
 
 struct HostsOptions {
   std::string hosts, launch = kDefaultLaunch, checkpoint, spares;
-  bool json = false, recover = false;
+  bool json = false, recover = false, check = false;
 };
+
+Result<std::vector<std::string>> hosts_named(HostsOptions& o, bool repeats) {
+  CKPT_TRY(name_hosts(o.hosts, o.launch));
+  return split_hosts(o.hosts, repeats);
+}
 
 }  // namespace
 
@@ -26,7 +32,7 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   auto o = std::make_shared<HostsOptions>();
   CLI::App* command = app.add_subcommand(
       "hosts", "look whether a job can be spread over hosts: who is there, clocks, libraries");
-  command->add_option("HOSTS", o->hosts, "h1,h2,h3")->required();
+  command->add_option("HOSTS", o->hosts, "h1,h2,h3; allocation: those that Slurm has given")->required();
   command->add_option(
       "--launch", o->launch,
       "how agents are started there; {host} is the host (default: ssh -o BatchMode=yes {host})");
@@ -35,8 +41,8 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
       "Exit codes: 0 they fit together, 64 wrong arguments, 68 another ckpt or C library on one of them, 69 "
       "one is not\nthere, 75 no answer in time.");
   command->callback([o, &exit] {
-    auto hosts = split_hosts(o->hosts, false);
     HostsRun run;
+    auto hosts = hosts_named(*o, false);
     if (hosts.ok()) run.hosts = *hosts;
     run.launch = o->launch;
     exit = hosts.ok() ? look_at_hosts(run, o->json) : report(hosts.error());
@@ -74,9 +80,10 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   restart->add_option("--launch", r->launch);
   restart->add_option("--spare", r->spares);
   restart->add_flag("--recover", r->recover);
+  restart->add_flag("--check", r->check);
   restart->callback([r, &exit] {
-    auto hosts = split_hosts(r->hosts, true);
     HostsRun run;
+    auto hosts = hosts_named(*r, true);
     if (hosts.ok()) run.hosts = *hosts;
     run.launch = r->launch;
     run.recover = r->recover || !r->spares.empty();
@@ -87,7 +94,9 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
       else
         hosts = spares.error();
     }
-    exit = hosts.ok() ? restart_over_hosts(r->checkpoint, run) : report(hosts.error());
+    exit = !hosts.ok() ? report(hosts.error())
+           : r->check  ? check_over_hosts(r->checkpoint, run)
+                       : restart_over_hosts(r->checkpoint, run);
   });
 }
 

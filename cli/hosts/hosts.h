@@ -16,6 +16,8 @@ ExitCode run_over_hosts(const HostsRun& run);
 // A checkpoint of such a run, on these hosts: on fewer than it has parts, some get several; the same host may
 // be named twice.
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run);
+// Whether such a checkpoint could come back on these hosts now: nothing is started but agents and checks.
+ExitCode check_over_hosts(const std::string& checkpoint, const HostsRun& run);
 // Prints which hosts answer, and whether their versions fit together.
 ExitCode look_at_hosts(const HostsRun& run, bool json);
 // Reads what it is to do from standard input.

@@ -11,6 +11,7 @@
 #include "cli/image/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
+#include "cli/image/ls_hosts.h"
 #include "cli/image/restartable.h"
 #include "cli/text/cost.h"
 #include "cli/text/failure.h"
@@ -138,7 +139,8 @@ void add_jobs_json(const std::vector<JobEntry>& jobs, nlohmann::ordered_json* js
   }
 }
 
-void print_rows_json(const std::vector<Row>& rows, const std::vector<JobEntry>& jobs) {
+void print_rows_json(const std::vector<Row>& rows, const std::vector<JobEntry>& jobs,
+                     const std::vector<HostsEntry>& over_hosts) {
   auto json = nlohmann::ordered_json::array();
   for (const Row& r : rows) {
     const CatalogEntry& e = r.entry;
@@ -164,6 +166,7 @@ void print_rows_json(const std::vector<Row>& rows, const std::vector<JobEntry>& 
     json.push_back(std::move(one));
   }
   add_jobs_json(jobs, &json);
+  add_hosts_jobs_json(over_hosts, &json);
   print_json(json);
 }
 
@@ -173,18 +176,21 @@ Result<void> ls(const LsOptions& o) {
   std::vector<Row> rows;
   add_rows(*catalog, &rows);
   std::vector<JobEntry> jobs = list_jobs(o.directory);
+  std::vector<HostsEntry> over_hosts = list_hosts_jobs(o.directory);
   for (const std::string& directory : default_directories(o.directory)) {
     auto inner = ImageCatalog::list(directory);
     if (inner.ok()) add_rows(*inner, &rows);
     for (JobEntry& j : list_jobs(directory)) jobs.push_back(std::move(j));
+    for (HostsEntry& j : list_hosts_jobs(directory)) over_hosts.push_back(std::move(j));
   }
   if (o.json) {
-    print_rows_json(rows, jobs);
-  } else if (rows.empty() && jobs.empty()) {
+    print_rows_json(rows, jobs, over_hosts);
+  } else if (rows.empty() && jobs.empty() && over_hosts.empty()) {
     fmt::print(stderr, "ckpt: {}: holds no images\n", brief(o.directory));
   } else {
     print_table(rows);
     print_jobs(jobs);
+    print_hosts_jobs(over_hosts);
   }
   return {};
 }
@@ -200,6 +206,7 @@ void add_ls(CLI::App& app, ExitCode& exit) {
   add_key_option(command);
   command->footer(
       "MODE 'job of N': a directory with the images of N processes, taken at one instant.\n"
+      "'N hosts': a job over N hosts; whose parts are in other directories, or on their disks.\n"
       "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this "
       "file.\n"
       "STATE: complete; no restart (complete, but no restart of it can be: the line below says why); "

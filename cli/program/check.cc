@@ -7,9 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/settings/settings.h"
+#include "cli/hosts/job/hosts_run.h"
+#include "cli/hosts/job/where_it_starts.h"
 #include "cli/program/commands.h"
 #include "cli/program/machine.h"
 #include "cli/program/trial.h"
+#include "cli/program/trial_over_hosts.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 
@@ -18,7 +21,7 @@ namespace ckpt::cli {
 namespace {
 
 struct CheckOptions {
-  std::string directory, after = "2s";
+  std::string directory, after = "2s", hosts, launch = kDefaultLaunch;
   bool json = false;
 };
 
@@ -53,6 +56,20 @@ void print_findings(nlohmann::ordered_json json, const std::vector<Finding>& fin
   print_json(json);
 }
 
+// What `ckpt run` would refuse is a finding.
+Trial try_where_it_starts(CheckOptions o, const std::vector<std::string>& program, int64_t after_ns) {
+  std::vector<std::string> words = program;
+  if (auto settled = settle_hosts(o.hosts, o.launch, words); !settled.ok()) {
+    Trial refused;
+    refused.findings.push_back({"refused", "refused by ckpt run", Level::kMissing,
+                                std::string(settled.error().message()), "it is not started", ""});
+    refused.exit = settled.error().code;
+    return refused;
+  }
+  return o.hosts.empty() ? try_program(program, after_ns)
+                         : try_over_hosts(o.hosts, o.launch, program, after_ns);
+}
+
 ExitCode check_trial(const CheckOptions& o, const std::vector<std::string>& program) {
   if (!o.directory.empty() || program.empty())
     return report(failure(ExitCode::kUsage, "check",
@@ -60,7 +77,7 @@ ExitCode check_trial(const CheckOptions& o, const std::vector<std::string>& prog
                           "ckpt check [DIR], or ckpt check [--after TIME] -- PROGRAM [arguments]"));
   auto after = parse_duration("--after", o.after.c_str());
   if (!after.ok()) return report(after.error());
-  const Trial trial = try_program(program, *after);
+  const Trial trial = try_where_it_starts(o, program, *after);
   if (o.json) {
     nlohmann::ordered_json json;
     json["program"] = program;
@@ -103,6 +120,8 @@ void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode&
   command->add_flag("--json", o->json, "print the findings as JSON");
   command->add_option("--after", o->after,
                       "with a program: how long it runs before the checkpoint is tried (default: 2s)");
+  command->add_option("--hosts", o->hosts, "with a program: on which hosts, as of ckpt run");
+  command->add_option("--launch", o->launch, "with --hosts: how agents are started on them");
   command->footer(
       "With -- PROGRAM [ARGUMENTS...] the program is looked at, run, checkpointed as a trial, and killed "
       "with all\n"
@@ -111,6 +130,8 @@ void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode&
       "Every finding comes from trying it. It holds for this user in this place: run it as the user, and in\n"
       "the container, in which the program will run.\n"
       "Exit codes: 0 checkpoint and restart work here, 64 wrong arguments, 69 something needed is missing.\n"
+      "srun, and mpirun in an allocation of several nodes, are tried on all of them, as ckpt run starts "
+      "them.\n"
       "With a program: 0 it can be saved and restarted here, 75 it ended before the trial, 76 saved but not\n"
       "restartable, 78 cannot be saved; or the code of ckpt run and ckpt now.");
   command->callback([o, command, &program, &exit] {

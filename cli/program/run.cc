@@ -13,8 +13,11 @@
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings_table.h"
 #include "cli/hosts/hosts.h"
+#include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/hosts_run.h"
+#include "cli/hosts/job/mpi_launcher.h"
 #include "cli/hosts/job/slurm.h"
+#include "cli/hosts/job/where_it_starts.h"
 #include "cli/keeper/start_keeper.h"
 #include "cli/program/commands.h"
 #include "cli/starting/preload.h"
@@ -194,23 +197,6 @@ void take_settings_of_environment(SettingTexts& texts) {
     key->second = absolute(key->second);
 }
 
-// srun, in an allocation: its nodes are the hosts, and ckpt-srun takes its place. All that can be refused is
-// refused here.
-Result<void> use_srun(HostsOptions& o, std::vector<std::string>& program) {
-  auto step = read_srun(program);
-  if (!step.ok()) return step.error();
-  for (const auto& words : step->programs) {
-    // What is not on this host may be on the others.
-    if (auto path = find_program(words[0]); path.ok()) CKPT_TRY(check_program(*path));
-  }
-  if (o.hosts.empty()) {
-    for (const std::string& node : step->allocation.nodes) o.hosts += (o.hosts.empty() ? "" : ",") + node;
-    if (o.launch == kDefaultLaunch) o.launch = kSlurmLaunch;
-  }
-  program[0] = command_path("ckpt-srun");
-  return {};
-}
-
 // The settings go to all hosts; the clock of checkpoints is the head's.
 ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts, const HostsOptions& o,
                           const std::string& memory, uint32_t disk_every) {
@@ -346,6 +332,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   // Once: a program that is started in a job belongs to that job.
   if (getenv("CKPT_JOB") == nullptr) setenv("CKPT_JOB", new_job_id().c_str(), 1);
   if (getenv("SLURM_JOB_ID") != nullptr) put_stand_ins_ahead();
+  if (is_mpi_launcher(program[0])) keep_mpi_off_adapters();
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
   set_preload(*library, *heap, *loader);
@@ -403,8 +390,10 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
                    "(over hosts: to `disk` in it)")
       ->option_text("N");
   auto hosts = std::make_shared<HostsOptions>();
-  command->add_option("--hosts", hosts->hosts,
-                      "spread the job over these hosts, h1,h2,h3; the program starts on the first");
+  command->add_option(
+      "--hosts", hosts->hosts,
+      "spread the job over these hosts, h1,h2,h3; the program starts on the first. `allocation`: over "
+      "the nodes that Slurm has given\n(default where srun or mpirun is started in its batch script)");
   command->add_option(
       "--launch", hosts->launch,
       "how agents are started on them; {host} is the host (default: ssh -o BatchMode=yes {host})");
@@ -418,11 +407,9 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
                       "a host of which nothing is heard for so long is gone (default: 15s)");
   command->callback([&program, texts, memory, hosts, disk_every, &exit] {
     std::vector<std::string> words = program;
-    if (!words.empty() && is_srun(words[0])) {
-      if (auto r = use_srun(*hosts, words); !r.ok()) {
-        exit = report(r.error());
-        return;
-      }
+    if (auto r = settle_hosts(hosts->hosts, hosts->launch, words); !r.ok()) {
+      exit = report(r.error());
+      return;
     }
     if (!hosts->hosts.empty()) {
       exit = start_over_hosts(words, *texts, *hosts, *memory, *disk_every);

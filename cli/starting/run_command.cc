@@ -34,13 +34,14 @@ Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors
   ScopedFd errors_from(errors[0]), errors_to(errors[1]);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
   if (keep_errors) posix_spawn_file_actions_adddup2(&actions, errors_to.get(), STDERR_FILENO);
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   pid_t child = 0;
-  const int error = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  const int error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
     return failure(ExitCode::kNotFound, words[0], strerror(error), "install all commands together");

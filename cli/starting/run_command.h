@@ -1,4 +1,4 @@
-// Running one of our own commands and reading what it prints.
+// Running a command, mostly one of our own, and reading what it prints.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -17,7 +17,8 @@ struct Said {
   std::string text, errors;  // standard output, standard error
   int status = 0;            // as waitpid(2) gives it
 };
-// words[0] is a path. keep_errors: into `errors`, else they go where ours go.
+// words[0] is a path, or found in PATH. It reads nothing. keep_errors: into `errors`, else they go where ours
+// go.
 Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors = false);
 
 }  // namespace ckpt::cli

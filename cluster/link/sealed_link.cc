@@ -292,6 +292,7 @@ Result<ScopedFd> listen_at(const std::string& address, int port, int* got_port) 
     return make_error(ExitCode::kUsage, 0, "{} is no address", address);
   ScopedFd fd(socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (at.ss_family == AF_INET6) set_int(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);  // "::" is IPv4 as well
   if (!fd.valid() || bind(fd.get(), reinterpret_cast<sockaddr*>(&at), length) != 0 ||
       listen(fd.get(), 1024) != 0) {
     return make_error(ExitCode::kUnavailable, errno, "cannot listen at {} ({})", address, errno_name(errno));

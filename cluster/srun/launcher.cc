@@ -98,7 +98,8 @@ bool Launcher::connect() {
     const std::string& name = step_.layout.nodes[i];
     const bool here = is_here(name);
     if (!here && getenv("CKPT_ON") == nullptr) {
-      say("error: {} is another host, and this job has one only; use ckpt run -- srun, or ckpt run --hosts",
+      say("error: {} is another host, and this job has one only; use ckpt run -- srun, or ckpt run --hosts "
+          "allocation",
           name);
       code_ = static_cast<int>(ExitCode::kUnsupported);
       return false;

@@ -11,6 +11,7 @@
 
 #include <cstdio>
 
+#include "cluster/srun/binding.h"
 #include "cluster/srun/signals.h"
 #include "cluster/srun/task_environment.h"
 
@@ -117,7 +118,8 @@ struct Words {
 };
 
 // As slurmstepd says it, and ends.
-[[noreturn]] void run(const NodeOrder& order, const Streams& s, Words& words, pid_t node) {
+[[noreturn]] void run(const NodeOrder& order, const Streams& s, Words& words, pid_t node,
+                      const std::vector<int>& processors) {
   setpgid(0, 0);
   // A node that is killed cannot end its tasks.
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -134,6 +136,8 @@ struct Words {
             order.directory.c_str(), strerror(errno));
     (void)!chdir("/tmp");
   }
+  if (!processors.empty() && !bind_to(processors))
+    dprintf(STDERR_FILENO, "srun: error: task is not bound to its processors: %s\n", strerror(errno));
   environ = words.envp.data();  // in whose PATH it is looked for
   execvp(words.argv[0], words.argv.data());
   const int error = errno;
@@ -151,8 +155,14 @@ bool start_task(const NodeOrder& order, const TaskOrder& wanted, SharedFiles& fi
   if (opened) {
     Words words(order, wanted, s.pmi.theirs.get());
     const pid_t node = getpid();
+    const std::vector<int> processors = processors_of(wanted.processors);
+    if (processors.empty() && !wanted.processors.empty()) {
+      why = "--cpu-bind: none of the processors that are named is here, or may be used";
+      task.ended = true;
+      return false;
+    }
     task.pid = fork();
-    if (task.pid == 0) run(order, s, words, node);
+    if (task.pid == 0) run(order, s, words, node, processors);
     opened = task.pid > 0;
     // The child does it too: whoever is first. A signal may be the next that is sent there.
     if (opened) setpgid(task.pid, task.pid);

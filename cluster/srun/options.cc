@@ -18,6 +18,7 @@ enum : int {
   kExport,
   kOpenMode,
   kMultiProg,
+  kCpuBind,
   kNothing,  // says what an allocation that is there has, or how Slurm is to go about it
 };
 
@@ -57,8 +58,8 @@ constexpr option kLong[] = {
     {"overlap", no_argument, nullptr, kNothing},
     {"exclusive", optional_argument, nullptr, kNothing},
     {"whole", no_argument, nullptr, kNothing},
-    {"cpu-bind", required_argument, nullptr, kNothing},
-    {"cpu_bind", required_argument, nullptr, kNothing},
+    {"cpu-bind", required_argument, nullptr, kCpuBind},
+    {"cpu_bind", required_argument, nullptr, kCpuBind},
     {"mem-bind", required_argument, nullptr, kNothing},
     {"accel-bind", required_argument, nullptr, kNothing},
     {"hint", required_argument, nullptr, kNothing},
@@ -227,6 +228,12 @@ Result<void> take(int letter, const char* name, const char* value, Options& o) {
     case kMultiProg:
       o.multi_prog = true;
       return {};
+    case kCpuBind: {
+      auto binding = read_binding(value);
+      if (!binding.ok()) return binding.error();
+      o.binding = std::move(*binding);
+      return {};
+    }
     case 'Q':
       o.quiet = true;
       return {};

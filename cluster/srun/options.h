@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cluster/srun/binding.h"
 
 namespace ckpt::cluster::srun {
 
@@ -41,6 +42,7 @@ struct Options {
   std::string directory;  // where the tasks are started; "": here
   std::string exported = "ALL";  // --export
   std::string job_name;
+  Binding binding;  // --cpu-bind
   std::vector<std::string> command;
 };
 

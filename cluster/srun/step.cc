@@ -67,6 +67,7 @@ NodeOrder order_for(const Step& step, int node, char** environment) {
     // Of one task only: the others have nothing to read.
     if (const std::string& in = step.options.input; in != "all" && !is_file(in) && in != std::to_string(task))
       t.input = "/dev/null";
+    t.processors = order_of_binding(step.options.binding, place, step.options.cpus_per_task);
     t.environment = environment_of_task(step, node, place++, task);
     order.tasks.push_back(std::move(t));
   }
@@ -84,8 +85,8 @@ std::string write_order(const NodeOrder& order) {
       environment.push_back(name);
       environment.push_back(value);
     }
-    all.push_back(
-        pack({std::to_string(t.task), pack(t.program), t.input, t.output, t.error, pack(environment)}));
+    all.push_back(pack({std::to_string(t.task), pack(t.program), t.input, t.output, t.error, t.processors,
+                        pack(environment)}));
   }
   return pack(all);
 }
@@ -101,13 +102,14 @@ bool read_order(std::string_view bytes, NodeOrder& order) {
   order.has_pmi = all[1][2] == 'p';
   for (size_t i = 4; i < all.size(); ++i) {
     TaskOrder t;
-    if (!unpack(all[i], parts) || parts.size() != 6 || !unpack(parts[1], t.program) || t.program.empty() ||
-        !unpack(parts[5], environment) || environment.size() % 2 != 0)
+    if (!unpack(all[i], parts) || parts.size() != 7 || !unpack(parts[1], t.program) || t.program.empty() ||
+        !unpack(parts[6], environment) || environment.size() % 2 != 0)
       return false;
     t.task = atoi(parts[0].c_str());
     t.input = parts[2];
     t.output = parts[3];
     t.error = parts[4];
+    t.processors = parts[5];
     for (size_t k = 0; k < environment.size(); k += 2) t.environment[environment[k]] = environment[k + 1];
     order.tasks.push_back(std::move(t));
   }

@@ -34,6 +34,7 @@ struct TaskOrder {
   int task = 0;
   std::vector<std::string> program;
   std::string input, output, error;  // names of files that the node opens; "": the launcher has the other end
+  std::string processors;            // as of order_of_binding()
   std::map<std::string, std::string> environment;  // what only this task has
 };
 struct NodeOrder {

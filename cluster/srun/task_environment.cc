@@ -120,6 +120,13 @@ std::vector<std::string> environment_of_step(const Step& step, char** environmen
   if (step.options.tasks_per_node != 0)
     v["SLURM_NTASKS_PER_NODE"] = std::to_string(step.options.tasks_per_node);
   if (!step.options.job_name.empty()) v["SLURM_JOB_NAME"] = step.options.job_name;
+  if (const Binding& b = step.options.binding; b.kind != Binding::Kind::kNone) {
+    const size_t colon = std::min(b.text.size(), b.text.find(':'));
+    v["SLURM_CPU_BIND"] = "quiet," + b.text;
+    v["SLURM_CPU_BIND_VERBOSE"] = "quiet";
+    v["SLURM_CPU_BIND_TYPE"] = b.text.substr(0, std::min(b.text.size(), colon + 1));
+    v["SLURM_CPU_BIND_LIST"] = b.text.substr(std::min(b.text.size(), colon + 1));
+  }
   v["SLURM_MPI_TYPE"] = step.options.mpi == Mpi::kPmi2 ? "pmi2" : "none";
   v["SLURM_SUBMIT_DIR"] = v.contains("SLURM_SUBMIT_DIR") ? v["SLURM_SUBMIT_DIR"] : step.directory;
   v["SLURM_UMASK"] = fmt::format("{:04o}", static_cast<unsigned>(read_inherited().umask));

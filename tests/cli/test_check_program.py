@@ -1,9 +1,13 @@
 """ckpt check -- PROGRAM: what of a program can be saved, and what not."""
 
 import glob
+import sys
 import unittest
 
 from support import *
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import adapter  # noqa: E402
 
 IO_URING_CALL = "import ctypes, mmap, time; p = (ctypes.c_uint * 30)(); f = ctypes.CDLL('libc.so.6').syscall(425, 4, p); m = mmap.mmap(f, 4096, offset=0x10000000); time.sleep(600)"
 
@@ -78,6 +82,16 @@ class CheckProgram(CkptTest):
             self.skipTest("no io_uring here")
         self.assertEqual(code, 76, result.stdout)
         self.assertIn("io_uring", findings["no_restart"]["detail"])
+
+    @unittest.skipIf(adapter.missing(), str(adapter.missing()))
+    def test_an_adapter_of_a_fast_network(self):
+        """Open, and nothing of it mapped yet: it is refused with what has MPI go without it."""
+        inner = f"{adapter.lines(self.path('dev'))} exec {CKPT} check --json --after 500ms -- python3 -c 'import os, time; os.open(\"{adapter.PATH}\", os.O_RDWR); time.sleep(600)'"
+        done = subprocess.run(["unshare", "-m", "sh", "-ec", inner], capture_output=True, text=True, env=clean_environment(TMPDIR=self.directory))
+        self.assertEqual(done.returncode, 76, done.stdout + done.stderr)
+        said = {f["id"]: f for f in json.loads(done.stdout)["findings"]}["no_restart"]["detail"]
+        self.assertIn(f"is an InfiniBand adapter ({adapter.PATH})", said)
+        self.assertIn("UCX_TLS=tcp", said)
 
     def test_ended_before(self):
         code, findings, _ = self.check("true", after="5s")

@@ -9,6 +9,7 @@ import subprocess
 import unittest
 
 import over_hosts
+import adapter  # of tests/support: over_hosts has put it into the path
 from over_hosts import CKPT, ON, RESTART, wait_for
 
 NUMBERS = os.environ["CKPT_NUMBERS"]
@@ -88,6 +89,20 @@ class Run(OverHosts):
         self.assertEqual(done.returncode, 64, done.stderr)
         self.assertIn(b"no text (UTF-8)", done.stderr)
         self.assertEqual(glob.glob(self.dir + "/d*"), [])
+
+    @unittest.skipIf(adapter.missing(), str(adapter.missing()))
+    def test_adapters_are_not_used(self):
+        """Said before the job starts, and MPI there is told to go without them; what the user has said stays."""
+        done = self.hosts.run("h2", "sh", "-ec", adapter.lines(self.dir + "/dev") + " true")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h2"], capture_output=True, text=True)
+        self.assertIn(f"h2 has {adapter.PATH}, which no checkpoint can hold: MPI is told to use TCP", done.stdout)
+        look = "echo $OMPI_MCA_pml $UCX_TLS $FI_PROVIDER"
+        job = self.run_job("sh", "-c", f"{look}; {ON} h2 '{look}'")
+        self.assertEqual(job.wait(240), 0, self.said())
+        self.said()
+        self.assertEqual(self.texts["out"][0].decode(), "\n^ucx,cm tcp,self,sysv,posix,cma tcp\n")
+        self.assertEqual(self.texts["out"][1].count(b"MPI is told to use TCP"), 1)
 
     def test_host_that_is_not_there(self):
         done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h9"], capture_output=True, text=True)
@@ -448,6 +463,41 @@ class Restart(OverHosts):
         self.now(second.pid)
         self.kill_all(second)
         self.check_end(self.bring_back("h2,h1", "third"), "third")
+
+    def test_ipv6_alone(self):
+        """Hosts without an IPv4 address: their agents are reached, and a connection comes back on others, whose addresses are others."""
+        self.hosts.ipv6_alone()
+        scripts = {
+            "server": "c = socket.create_server(('::', 5001), family=socket.AF_INET6).accept()[0]\n"
+                      "for line in c.makefile('rb'): c.sendall(line)\n",
+            "client": "c = socket.create_connection((sys.argv[1], 5001))\nf, n = c.makefile('rb'), 0\n"
+                      "while n < 100 or not os.path.exists('last'):\n n += 1\n c.sendall(b'%d\\n' % n)\n"
+                      " if int(f.readline()) != n: raise SystemExit('not %d' % n)\n if n == 100: open('hundred', 'w').close()\n time.sleep(0.001)\n"
+                      "print(c.getpeername()[0], socket.create_connection((sys.argv[1], 5001), 20).getpeername()[0], flush=True)\n"}
+        scripts["server"] = scripts["server"].replace("c = socket", "s = socket").replace(".accept()[0]\n", "\nopen('listens', 'w').close()\nc = s.accept()[0]\n")
+        for name, text in scripts.items():
+            with open(f"{self.dir}/{name}.py", "w", encoding="ascii") as f:
+                f.write("import os, socket, sys, time\n" + text)
+        there = self.hosts.ipv6_address("h2")
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 server.py & while ! [ -e listens ]; do sleep 0.05; done; python3 client.py {there}")
+        wait_for(self.said, lambda: os.path.exists(self.dir + "/hundred") or job.poll() is not None)
+        self.leads(job.pid)
+        self.assertEqual(self.now(job.pid)["connections"], 2)
+        self.kill_all(job)
+        again = self.bring_back("h3,h4", "again")
+        open(self.dir + "/last", "w", encoding="ascii").close()
+        self.assertEqual(again.wait(240), 0, self.said("again"))
+        self.said("again")
+        self.assertEqual(self.texts["again"][0].decode(), f"{there} {there}\n")
+
+    def test_listed_as_one(self):
+        job = self.run_job("sh", "-c", f"{ON} h2 sleep 1000")
+        self.leads(job.pid)
+        self.now(job.pid)
+        done = subprocess.run([CKPT, "ls", self.images], capture_output=True, text=True, check=False)
+        self.assertRegex(done.stdout, r"(?m)^ +1  sh .* 2 hosts .* complete +" + self.images + r"/sh\.000001\.hosts\n +of h1, h2$")
+        one, = json.loads(subprocess.run([CKPT, "ls", "--json", self.images], capture_output=True, text=True, check=False).stdout)
+        self.assertEqual((one["program"], one["hosts"], one["parts_here"], one["state"]), ("sh", ["h1", "h2"], 2, "complete"))
 
     def test_addresses_stay_those_of_the_job(self):
         """A program that has an address in its memory finds the host behind it wherever that is now, over TCP and UDP, and is told

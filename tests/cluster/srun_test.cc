@@ -113,6 +113,26 @@ TEST(Options, TheLineCountsMoreThanAWrongVariable) {
   EXPECT_NE(refused({"-N4-2", "x"}).find("no number"), std::string::npos);
 }
 
+TEST(Options, ProcessorsOfTasks) {
+  const auto order = [](const char* text, int place, int cpus = 0) {
+    auto binding = read_binding(text);
+    EXPECT_TRUE(binding.ok()) << text;
+    return binding.ok() ? order_of_binding(*binding, place, cpus) : "";
+  };
+  EXPECT_EQ(order("quiet,map_cpu:0,0x3*2", 2), "p0x3");
+  EXPECT_EQ(order("v,mask_cpu:0x3,c", 3), "mc");
+  EXPECT_EQ(order("verbose,cores", 1, 4), "c1,4");
+  EXPECT_EQ(order("threads", 2), "t2,1");
+  for (const char* none : {"none", "no", "quiet", "q,verbose", "sockets", "ldoms", "mask_ldom:1,2"})
+    EXPECT_EQ(order(none, 0), "") << none;
+  for (const char* bad : {"map_cpu:", "map_cpu", "map_cpu:-1", "map_cpu:99999", "map_cpu:1*0",
+                          "map_cpu:1*99999999", "mask_cpu:0x", "mask_cpu:g", "cores:2", "quietly"})
+    EXPECT_NE(refused({std::string("--cpu-bind=") + bad, "x"}).find(bad), std::string::npos) << bad;
+  // What a node would be told by another version.
+  for (const char* bad : {"t", "t1", "t1,", "c-1,2", "m", "px", "z1"})
+    EXPECT_TRUE(processors_of(bad).empty()) << bad;
+}
+
 TEST(Options, WhatIsNotKnownIsNamed) {
   EXPECT_NE(refused({"--pty", "sh"}).find("--pty:"), std::string::npos);
   EXPECT_NE(refused({"--bcast=/tmp/x", "sh"}).find("--bcast:"), std::string::npos);
@@ -213,11 +233,12 @@ TEST(Order, GoesToANode) {
   order.has_pmi = true;
   order.environment = {"A=b"};
   order.inherited = {027, {{4, 0}, {7, ~uint64_t{0}}}};
-  order.tasks.push_back({3, {"./a", ""}, "", "out", "", {{"X", "y"}}});
+  order.tasks.push_back({3, {"./a", ""}, "", "out", "", "c1,2", {{"X", "y"}}});
   const std::string bytes = write_order(order);
   ASSERT_TRUE(read_order(bytes, got));
   EXPECT_EQ(got.tasks[0].program, order.tasks[0].program);
   EXPECT_EQ(got.tasks[0].environment, order.tasks[0].environment);
+  EXPECT_EQ(got.tasks[0].processors, "c1,2");
   EXPECT_TRUE(got.has_pmi && !got.append);
   EXPECT_EQ(got.inherited.umask, 027u);
   EXPECT_EQ(got.inherited.limits, order.inherited.limits);

@@ -51,6 +51,7 @@ class Hosts:
         self.keep = [os.path.abspath(path) for path in keep]
         # For this run alone: two may run at once.
         self.network = f"10.{os.getpid() >> 8 & 0xff}.{os.getpid() & 0xff}"
+        self.network6 = f"fd77:{os.getpid() >> 16:x}:{os.getpid() & 0xffff:x}"
         self.bridge = f"ckb{os.getpid()}"
         self.base = tempfile.mkdtemp(prefix="ckpt-hosts.")
         self.keys = f"{self.base}/keys"
@@ -60,6 +61,18 @@ class Hosts:
 
     def address(self, name):
         return f"{self.network}.{self.names.index(name) + 1}"
+
+    def ipv6_address(self, name):
+        return f"{self.network6}::{self.names.index(name) + 1}"
+
+    def ipv6_alone(self):
+        """No IPv4 on the network of the hosts any more, IPv6 in its place."""
+        for name in self.names:
+            done = self.run(name, "sh", "-ec", f"ip -4 address flush dev eth0; ip -6 address add {self.ipv6_address(name)}/64 dev eth0 nodad")
+            if done.returncode != 0:
+                raise RuntimeError(done.stderr)
+        run("ip", "-4", "address", "flush", "dev", self.bridge)
+        run("ip", "-6", "address", "add", self.network6 + "::ff/64", "dev", self.bridge, "nodad")
 
     def __enter__(self):
         atexit.register(self.close)

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cli/hosts/agent/this_host.h"
+#include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/text/failure.h"
 
@@ -62,7 +63,8 @@ Result<CalledHead> call_head(const Json& task) {
                     {"machine", names.machine},
                     {"address", called.own_address},
                     {"pid", getpid()},
-                    {"files", files}};
+                    {"files", files},
+                    {"adapters", adapters_here()}};
     if (!called.link.send(here.dump(-1, ' ', false, Json::error_handler_t::replace))) called.link.close();
     return called;
   }

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
+#include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/ask_job.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/slurm.h"
@@ -81,6 +82,7 @@ void set_launchers(const std::string& on) {
   setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
   setenv("HYDRA_LAUNCHER", "ssh", 1);
   setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
+  keep_mpi_off_adapters();
 }
 
 namespace {

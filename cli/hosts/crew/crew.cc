@@ -73,6 +73,15 @@ int signal_to_end() {
   return 0;
 }
 
+std::vector<std::string> adapters_of(const CrewHost& host) {
+  const Json named = host.here.value("adapters", Json::array());
+  std::vector<std::string> adapters;
+  for (const Json& one : named) {
+    if (one.is_string()) adapters.push_back(one.get<std::string>());
+  }
+  return adapters;
+}
+
 Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms,
            bool fenced)
     : launch_(std::move(launch)), silence_ms_(silence_ms), fenced_(fenced) {
@@ -130,7 +139,9 @@ void Crew::take_in(Admission::Guest guest) {
 Result<void> Crew::assemble() {
   const cluster::Secret secret = cluster::make_secret();
   int port = 0;
-  auto listener = cluster::listen_at("0.0.0.0", 0, &port);
+  // Both kinds of addresses; where the kernel has no IPv6, the one that is left.
+  auto listener = cluster::listen_at("::", 0, &port);
+  if (!listener.ok()) listener = cluster::listen_at("0.0.0.0", 0, &port);
   if (!listener.ok()) return listener.error();
   for (CrewHost& h : hosts_) {
     if (h.link.valid()) continue;

@@ -31,6 +31,9 @@ struct CrewHost {
   bool gone = false;        // it did not come, or its connection has broken
 };
 
+// Those that it has named (cli/hosts/job/adapters.h).
+std::vector<std::string> adapters_of(const CrewHost& host);
+
 class Crew {
  public:
   // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone. fenced:

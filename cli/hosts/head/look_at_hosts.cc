@@ -4,6 +4,7 @@
 #include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/head.h"
 #include "cli/hosts/hosts.h"
+#include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -34,6 +35,10 @@ ExitCode look_at_hosts(const HostsRun& run, bool json) {
       fmt::print("{:<16}{:<18}{:<10}{:<22}{:>11.3f} ms{:>9.3f} ms\n", printable(h.name), printable(h.address),
                  printable(h.here.value("version", "")), printable(h.here.value("kernel", "")),
                  static_cast<double>(h.clock_offset_ns) / 1e6, static_cast<double>(h.round_trip_ns) / 1e6);
+    }
+    for (const CrewHost& h : crew.hosts()) {
+      if (const auto adapters = adapters_of(h); !adapters.empty())
+        fmt::print("{}\n", printable(words_on_adapters(h.name, adapters)));
     }
     if (alike.ok())
       fmt::print(

@@ -28,7 +28,34 @@ std::string site_mpi() {
   return found;
 }
 
+const char* variable_here(const char* name) { return getenv(name); }
+
 }  // namespace
+
+bool may_use_allocation() {
+  if (getenv("SLURM_JOB_ID") == nullptr || getenv("CKPT_JOB") != nullptr) return false;
+  const char* step = getenv("SLURM_STEP_ID");
+  // Numbers from here on are not of srun's steps: of the batch script's, of salloc's interactive one.
+  constexpr unsigned long kFirstOfSlurm = 0xfffffff0;
+  return step == nullptr || strtoul(step, nullptr, 10) >= kFirstOfSlurm;
+}
+
+size_t nodes_in_allocation() {
+  auto allocation = cluster::srun::read_allocation(variable_here);
+  return allocation.ok() ? allocation->nodes.size() : 0;
+}
+
+Result<void> name_hosts(std::string& hosts, std::string& launch) {
+  if (hosts != kAllocation) return {};
+  auto allocation = cluster::srun::read_allocation(variable_here);
+  if (!allocation.ok())
+    return make_error(allocation.error().code, 0, "--hosts {}: {}", kAllocation,
+                      allocation.error().message());
+  hosts.clear();
+  for (const std::string& node : allocation->nodes) hosts += (hosts.empty() ? "" : ",") + node;
+  if (launch == kDefaultLaunch) launch = kSlurmLaunch;
+  return {};
+}
 
 bool is_srun(const std::string& program) { return program.substr(program.rfind('/') + 1) == "srun"; }
 

@@ -27,6 +27,17 @@ inline constexpr const char* kSlurmLaunch =
     "-u SLURM_NTASKS_PER_NODE -u SLURM_DISTRIBUTION "
     "srun --quiet --overlap --mpi=none --export=ALL --nodes=1 --ntasks=1 --nodelist={host}";
 
+// In place of names of hosts: all nodes of the allocation.
+inline constexpr const char* kAllocation = "allocation";
+
+// `ckpt run` was called by the batch script, or at the prompt of salloc: not by a task of srun, of which
+// there may be many, and not by a process of a job.
+bool may_use_allocation();
+// How many nodes the allocation has; 0: none is here.
+size_t nodes_in_allocation();
+// Where `hosts` is kAllocation: its nodes, and Slurm's own way to start agents, unless --launch says another.
+Result<void> name_hosts(std::string& hosts, std::string& launch);
+
 // Variables of the allocation, for the program: an agent that srun has started has those of its own step.
 std::map<std::string, std::string> variables_of_allocation();
 

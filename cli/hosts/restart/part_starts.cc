@@ -18,6 +18,10 @@ namespace ckpt::cli {
 
 namespace {
 
+// Longer than an agent takes for any other word: it reads what its images say of their sockets, from a disk
+// that all hosts may read from now.
+constexpr int64_t kPortsOfPartNs = 120'000'000'000;
+
 // Where several parts are on one host: shares out the ports, which cannot be had twice.
 Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table,
                          const std::vector<int>& come) {
@@ -33,7 +37,7 @@ Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table,
     if (signal_to_end() == 0) return {};
     return make_error(static_cast<ExitCode>(128 + signal_to_end()), 0, "the job is about to end");
   };
-  auto said = HearEach{crew, 120'000'000'000, look_for_end}.hear(words);
+  auto said = HearEach{crew, kPortsOfPartNs, look_for_end}.hear(words);
   if (!said.ok()) return said.error();
   for (size_t i = 0; i < gets.size(); ++i) {
     if (gets[i]) ports[i] = (*said)[i].value("ports", std::vector<int>());

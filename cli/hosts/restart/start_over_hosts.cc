@@ -14,6 +14,7 @@
 #include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/head.h"
 #include "cli/hosts/hosts.h"
+#include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
@@ -22,6 +23,7 @@
 #include "cli/hosts/restart/recover.h"
 #include "cli/starting/program.h"
 #include "cli/text/failure.h"
+#include "cli/text/text_out.h"
 
 namespace ckpt::cli {
 
@@ -112,6 +114,10 @@ ExitCode run_over_hosts(const HostsRun& run) {
   Crew crew(run.hosts, run.hosts, run.launch, run.silence_ms, run.recover);
   if (auto r = crew.assemble(); !r.ok()) return report(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
+  for (const CrewHost& h : crew.hosts()) {
+    if (const auto adapters = adapters_of(h); !adapters.empty())
+      fmt::print(stderr, "ckpt: {}\n", printable(words_on_adapters(h.name, adapters)));
+  }
   auto table = make_table(crew);
   if (!table.ok()) return report(table.error());
   (*table)["stop_timeout_ns"] = run.stop_timeout_ns;
@@ -186,13 +192,14 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   if (!starts.ok()) return failed(starts.error());
   for (size_t i = 0; i < names.size(); ++i) crew.tell(static_cast<int>(i), starts->of(i));
   // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
-  if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return failed(all.error());
+  constexpr int64_t kListenNs = 120'000'000'000, kLoadNs = 600'000'000'000;
+  if (auto all = crew.expect_all("listening", kListenNs); !all.ok()) return failed(all.error());
   crew.tell_all({{"say", "connect"}});
   // No process runs before all are there: it might look for one that is not there yet.
-  if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return failed(all.error());
+  if (auto all = crew.expect_all("ready", kLoadNs); !all.ok()) return failed(all.error());
   told_to_run = true;
   crew.tell_all({{"say", "go"}});
-  if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return failed(all.error());
+  if (auto all = crew.expect_all("started", kLoadNs); !all.ok()) return failed(all.error());
   if (runs) runs();
   Watched end =
       watch_in_place(crew, manifest->job, starts->table(), manifest->name, starts->home(), run, places);

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 
+#include "base/machine/known_devices.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
@@ -57,7 +58,11 @@ Result<void> DescriptorCapture::write_notes() {
           "the process has ended",
           d.fd, process));
     }
-    if (!d.shares && d.kind == OpenFileKind::kOther) {
+    const KnownDevice* device = known_device({d.path, d.path_len});
+    if (!d.shares && device != nullptr && device->carries_messages) {
+      CKPT_TRY(note(2, "descriptor {} is {} ({}): {}", d.fd, device->what,
+                    std::string_view(d.path, d.path_len), device->why));
+    } else if (!d.shares && d.kind == OpenFileKind::kOther) {
       CKPT_TRY(note(
           1, "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
           d.fd, std::string_view(d.path, d.path_len)));

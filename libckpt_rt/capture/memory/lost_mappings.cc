@@ -1,4 +1,6 @@
 #include "libckpt_rt/capture/memory/lost_mappings.h"
+
+#include "base/machine/known_devices.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -24,20 +26,11 @@ LostMapping what_is_lost(const Mapping& m) {
         "asynchronous "
         "I/O"}},
       {"/secretmem", {"secret memory (memfd_secret)", "nobody but the program may read it"}},
-      {"/dev/infiniband/",
-       {"an InfiniBand adapter", "its queues are in the adapter: take checkpoints before it is opened"}},
-      {"/dev/nvidia",
-       {"a graphics processor", "its memory is not the process's: take checkpoints before it is opened"}},
-      {"/dev/kfd",
-       {"a graphics processor", "its memory is not the process's: take checkpoints before it is opened"}},
-      {"/dev/dri/",
-       {"a graphics processor", "its memory is not the process's: take checkpoints before it is opened"}},
-      {"/dev/vfio/", {"a device that reads memory itself", "its state is in the device"}},
-      {"/dev/kvm", {"a virtual machine", "its state is in the kernel"}},
   };
   for (const Known& known : kKnown) {
     if (path.starts_with(known.start)) return known.lost;
   }
+  if (const KnownDevice* device = known_device(path)) return {device->what, device->why};
   const bool from_file = m.kind == MappingKind::kFileShared || m.kind == MappingKind::kFilePrivate;
   if (from_file && !path.starts_with('/') && !path.starts_with('[')) {
     return {"memory of an object without a name", "no other process can make it again"};

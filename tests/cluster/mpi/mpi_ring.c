@@ -1,6 +1,6 @@
-/* Numbers go round a ring of ranks, and after the first tenth every so often from each to each; whoever gets
- * another number than it
-   must be says so and ends all. At the end all agree on the sum.
+/* Numbers go round a ring of ranks, by lasting requests and by blocking calls in turn, and after the first
+   tenth every so often from each to each; whoever gets another number than it must be says so and ends all. At
+   the end all agree on the sum.
      mpi_ring ROUNDS FILE    rank 0 begins a tenth of the rounds when the number in the file is as large; the last
                              round of all when it is 10 */
 #include <mpi.h>
@@ -20,11 +20,27 @@ static void check(long got, long wanted, const char* what, long round) {
 }
 
 static long ring(long i) {
-  long token[kRing], from[kRing], sum = 0;
-  const int left = (rank + size - 1) % size;
+  /* Of these requests each is started again and again; a checkpoint finds them between two starts or in
+   * one. */
+  static long token[kRing], from[kRing];
+  static MPI_Request lasting[2];
+  static int made;
+  MPI_Status statuses[2];
+  long sum = 0;
+  const int left = (rank + size - 1) % size, right = (rank + 1) % size;
   for (int k = 0; k < kRing; ++k) token[k] = i + rank + k;
-  MPI_Sendrecv(token, kRing, MPI_LONG, (rank + 1) % size, 7, from, kRing, MPI_LONG, left, 7, MPI_COMM_WORLD,
-               MPI_STATUS_IGNORE);
+  if (!made) {
+    MPI_Recv_init(from, kRing, MPI_LONG, left, 7, MPI_COMM_WORLD, &lasting[0]);
+    MPI_Send_init(token, kRing, MPI_LONG, right, 7, MPI_COMM_WORLD, &lasting[1]);
+    made = 1;
+  }
+  if (i % 2 == 0) {
+    MPI_Startall(2, lasting);
+    MPI_Waitall(2, lasting, statuses);
+  } else {
+    MPI_Sendrecv(token, kRing, MPI_LONG, right, 7, from, kRing, MPI_LONG, left, 7, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+  }
   for (int k = 0; k < kRing; ++k) {
     check(from[k], i + left + k, "round", i);
     sum += from[k];

@@ -169,6 +169,11 @@ for f in real ours; do grep -o '^\(SLURM\|PMI\)[A-Z_]*' $f | sort -u > $f.names;
 # Where its own srun listens, and what is of heterogeneous jobs.
 echo "missing:" $(comm -23 real.names ours.names | grep -v 'SLURM_\(SRUN_COMM_.*\|LAUNCH_NODE_IPADDR\|STEP_LAUNCHER_PORT\|.*_PACK_GROUP_\)$')
 echo "all compared"
+# mpirun has the nodes too, with nothing said of hosts; and a trial is made on all of them.
+for mpirun in "mpirun.openmpi --allow-run-as-root --mca orte_tmpdir_base $PWD/t" mpirun.mpich; do
+  echo "mpirun:" $(ckpt run --dir "$PWD/images" -- $mpirun -np 6 hostname | sort | uniq -c)
+done
+ckpt check --after 200ms -- srun sleep 1000; echo "checked: $?"
 """
 
 
@@ -188,6 +193,9 @@ class SlurmSrun(Slurm):
         said = self.output(job)
         self.assertNotIn("DIFFER", said)
         self.assertIn("missing:\nall compared\n", said)
+        self.assertEqual(said.count("mpirun: 2 h1 2 h2 2 h3\n"), 2, said)
+        self.assertIn("a job on 3 hosts", said)
+        self.assertIn("checked: 0\n", said)
 
 
 for name in dir(mpi.OpenMpi):

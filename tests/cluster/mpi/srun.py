@@ -11,7 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import mpi  # noqa: E402
-from over_hosts import CKPT, OverHosts, wait_for  # noqa: E402
+from over_hosts import CKPT, ON, OverHosts, clean, wait_for  # noqa: E402
 
 
 class Allocation:
@@ -102,6 +102,61 @@ class Streams(Allocation, OverHosts):
         said = out.splitlines()
         self.assertEqual((sorted(said[:6]), said[6:]), (["got"] * 3 + ["here"] * 3, ["4", "143"]), err)
         self.assertIn("Terminating StepId=77.1", err)
+
+    def command(self, *words, code=0, **variables):
+        done = subprocess.run(words, capture_output=True, text=True, cwd=self.dir, env={**clean(), **variables}, timeout=240, check=False)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def program(self, name, text):
+        path = f"{self.dir}/{name}"
+        with open(path, "w", encoding="ascii") as f:
+            f.write("#!/bin/sh\n" + text)
+        os.chmod(path, 0o700)
+        return path
+
+    def test_mpirun_takes_the_nodes(self):
+        """As srun does, and the restart too, without a word of hosts; not in a task of srun, which is one of many."""
+        launcher = self.program("mpirun", f"echo ${{CKPT_HOSTS#*:}}; [ -z \"$CKPT_HOSTS\" ] || {ON} h3 hostname; touch there; until [ -e go ]; do sleep 0.05; done; echo end\n")
+        run = [CKPT, "run", "--launch", self.hosts.launch, "--dir", self.images, "--", launcher, "-np", "6", "./app"]
+        os.environ["SLURM_STEP_ID"] = "4294967291"  # of a batch script
+        self.addCleanup(os.environ.pop, "SLURM_STEP_ID")
+        job = self.start(run)
+        wait_for(self.said, lambda: os.path.exists(self.dir + "/there") or job.poll() is not None)
+        self.leads(job.pid)
+        self.assertEqual(self.now(job.pid)["hosts"], 3)
+        self.kill_all(job)
+        self.assertEqual(self.texts["out"][0], b"h1\nh3\n")
+        restart = [os.environ["CKPT_RESTART"], "--launch", self.hosts.launch, self.images]
+        self.assertIn("all that a restart needs is on h1, h2, h3", self.command(*restart, "--check"))
+        self.assertFalse([w for name in self.hosts.names for _, w in self.hosts.processes(name) if "./app" in w])
+        self.program("go", "")
+        again = self.start(restart, "again")
+        self.assertEqual(again.wait(240), 0, self.said("again"))
+        self.said("again")
+        self.assertEqual(self.texts["again"][0], b"end\n")
+        # Of a part that is gone a check says so.
+        shutil.rmtree(self.images + "/h2")
+        self.assertIn("h2: the part of h2 is not there", self.command(*restart, "--check", code=66))
+        self.assertEqual(self.command(*run[:-1], SLURM_STEP_ID="0"), "\nend\n")
+
+    def test_checked(self):
+        """What can be saved, and what not, is said before a job is started that matters."""
+        check = [CKPT, "check", "--after", "100ms", "--hosts", "h1,h2,h3", "--launch", self.hosts.launch, "--"]
+        said = self.command(*check, "srun", "-n6", "sleep", "1234")
+        self.assertIn("a job on 3 hosts", said)
+        self.assertIn("all that it needs is on the hosts", said)
+        self.assertEqual(os.listdir(self.dir), [])
+        self.assertFalse([w for name in self.hosts.names for _, w in self.hosts.processes(name) if "sleep 1234" in w])
+        self.assertIn("--pty", self.command(*check, "srun", "--pty", "sh", code=78))
+        self.assertIn("it had ended before the checkpoint, with 3", self.command(*check, "srun", "-n2", "sh", "-c", "exit 3", code=75))
+        with open(self.dir + "/alone.c", "w", encoding="ascii") as f:
+            f.write("#include <unistd.h>\nint main(void) { pause(); }\n")
+        subprocess.run(["cc", "-static", "-o", self.dir + "/alone", self.dir + "/alone.c"], check=True)
+        for words in (["srun", "-n2", "./alone"], ["mpirun", "-np", "2", "./alone"]):
+            self.assertIn("statically linked", self.command(*check, *words, code=78))
+        # Whom only the checkpoint finds.
+        self.assertIn("alone", self.command(*check, "srun", "-n2", "sh", "-c", "./alone & wait", code=78))
 
 
 class Ranks(Allocation, mpi.Mpi):

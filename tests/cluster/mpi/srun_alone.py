@@ -49,6 +49,26 @@ class Alone(unittest.TestCase):
         out, err = self.srun("--export=ALL,LD_PRELOAD=libno-such.so", "sh", "-c", "echo $LD_PRELOAD")
         self.assertEqual(out, "libno-such.so\n", err)
 
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one processor")
+    def test_processors(self):
+        """Those that --cpu-bind names, of those that there are."""
+        here = sorted(os.sched_getaffinity(0))
+        look = (sys.executable, "-c", "import os; print(os.environ['SLURM_PROCID'], sorted(os.sched_getaffinity(0)), os.environ.get('SLURM_CPU_BIND'))")
+
+        def bound(*options):
+            out, err = self.srun("-l", *options, *look)
+            self.assertEqual(err, "")
+            return [line.split(" ", 2)[2] for line in sorted(out.splitlines())]
+        one, other = here[:2]
+        self.assertEqual(bound("-n1"), [f"{here} None"])
+        self.assertEqual(bound("-n3", f"--cpu-bind=verbose,map_cpu:{other},{one}"),
+                         [f"[{c}] quiet,map_cpu:{other},{one}" for c in (other, one, other)])
+        self.assertEqual(bound("-n2", f"--cpu-bind=mask_cpu:{1 << one | 1 << other:#x}*2"), [f"[{one}, {other}] quiet,mask_cpu:{1 << one | 1 << other:#x}*2"] * 2)
+        self.assertEqual(bound("-n2", "--cpu-bind=rank"), [f"[{one}] quiet,rank", f"[{other}] quiet,rank"])
+        self.assertEqual(bound("-n1", "-c2", "--cpu-bind=threads"), [f"[{one}, {other}] quiet,threads"])
+        _, err = self.srun("--cpu-bind=map_cpu:8000", "true", code=1)
+        self.assertIn("none of the processors", err)
+
     def test_a_file_of_the_node(self):
         """Two tasks have it: opened twice with O_TRUNC each would write over the other."""
         for name in ("out.%N", "out.%n"):
@@ -168,6 +188,116 @@ class Alone(unittest.TestCase):
         # Until then somebody has it, or what is left of it.
         while self.runs(number):
             time.sleep(0.02)
+
+    def test_the_end_of_a_node_that_stands(self):
+        """All has been said, and the node does not end: whoever waits may stop waiting."""
+        step = self.start("-l", "sh", "-c", "echo $$; read word", stdin=subprocess.PIPE)
+        task = step.stdout.readline().split()[1]
+        with open(f"/proc/{task}/stat", encoding="ascii") as f:
+            node = int(f.read().split()[3])
+        # It learns that all has been said while its node stands.
+        os.kill(step.pid, signal.SIGSTOP)
+        os.kill(int(task), signal.SIGKILL)
+        while os.path.exists(f"/proc/{task}") or state(node) != "S":
+            time.sleep(0.01)
+        os.kill(node, signal.SIGSTOP)
+        os.kill(step.pid, signal.SIGCONT)
+        while step.poll() is None:
+            os.kill(step.pid, signal.SIGTERM)
+            time.sleep(0.02)
+        self.assertEqual(step.wait(), 137)
+        step.communicate()
+
+    def test_a_task_that_does_not_read_on(self):
+        """Its standard input is closed early: the other has all, and the input is counted as taken."""
+        with open(self.dir + "/numbers", "w", encoding="ascii") as f:
+            f.writelines(f"{n}\n" for n in range(300000))
+        out, _ = self.srun("-n2", "-i", "numbers", "sh", "-c", "[ $SLURM_PROCID = 0 ] && exec head -n1; exec wc -l")
+        self.assertEqual(sorted(out.split()), ["0", "300000"])
+
+
+def state(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def pack(*strings):
+    strings = [s.encode() for s in strings]
+    return struct.pack("<I", len(strings)) + b"".join(struct.pack("<I", len(s)) + s for s in strings)
+
+
+class Node(unittest.TestCase):
+    """`ckpt-srun --node` alone: this test is its launcher."""
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="ckpt-srun-node.")
+        self.addCleanup(shutil.rmtree, self.dir, True)
+
+    def start(self, *tasks):
+        """tasks: a program of Python each, to which `pmi` is its socket."""
+        node = subprocess.Popen([SRUN, "--node"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=self.dir)
+        self.addCleanup(node.stdout.close)
+        self.addCleanup(lambda: (node.stdin.close(), node.kill(), node.wait()))
+        self.node, self.heard = node, b""
+        inner = lambda *parts: struct.pack("<I", len(parts)) + b"".join(struct.pack("<I", len(p)) + p for p in parts)
+        orders = []
+        for number, task in enumerate(tasks):
+            words = pack(sys.executable, "-c", "import os, socket, sys; pmi = socket.socket(fileno=int(os.environ['PMI_FD']))\n" + task)
+            orders.append(inner(str(number).encode(), words, b"", b"", b"", b"", pack()))
+        self.say(b"S", -1, inner(self.dir.encode(), b"--p", pack("PATH=" + os.environ["PATH"]), b"18", *orders))
+
+    def say(self, what, task, data=b""):
+        self.node.stdin.write(what + struct.pack("<iI", task, len(data)) + data)
+        self.node.stdin.flush()
+
+    def hear(self):
+        what, task, length = struct.unpack("<ciI", self.node.stdout.read(9))
+        return what, task, self.node.stdout.read(length)
+
+    def until(self, what, data):
+        """All frames up to this one."""
+        frames = [self.hear()]
+        while (frames[-1][0], frames[-1][2]) != (what, data):
+            frames.append(self.hear())
+        return frames
+
+    def test_who_does_not_read_his_answers_may_not_ask(self):
+        self.start("for word in sys.stdin:\n"
+                   "    if word == 'ask\\n': pmi.send(b'question')\n"
+                   "    if word == 'read\\n':\n"
+                   "        left = 4 << 20\n"
+                   "        while left: left -= len(pmi.recv(min(left, 65536)))\n"
+                   "    print(word, end='', flush=True)\n")
+        for _ in range(64):
+            self.say(b"p", 0, b"a" * (64 << 10))
+        asked = []
+        for word in (b"ask\n", b"more\n", b"still more\n"):  # the node looks at all sockets of a task before it comes to its next word
+            self.say(b"i", 0, word)
+            asked += self.until(b"o", word)
+        self.assertEqual([f for f in asked if f[0] == b"p"], [])
+        self.say(b"i", 0, b"read\n")
+        self.until(b"p", b"question")
+
+    def test_it_sleeps_while_nothing_can_be_done(self):
+        """Nobody reads what it says of one task, and another one has closed its socket."""
+        self.start("while True: pmi.send(b'q' * 65536)",
+                   "open('there', 'w')\nsys.stdin.readline()\npmi.close()\nopen('closed', 'w')\nsys.stdin.readline()")
+        while not os.path.exists(self.dir + "/there") or state(self.node.pid) != "S" or len(self.waiting()) != 2:
+            time.sleep(0.02)
+        self.say(b"i", 1, b"close\n")
+        while not os.path.exists(self.dir + "/closed"):
+            time.sleep(0.02)
+        # One that comes back from each wait at once never sleeps again.
+        for _ in range(1000):
+            if state(self.node.pid) == "S":
+                break
+            time.sleep(0.02)
+        self.assertEqual([state(self.node.pid) for _ in range(20)].count("S"), 20)
+
+    def waiting(self):
+        """Its tasks that wait: for room, or for a word."""
+        with open(f"/proc/{self.node.pid}/task/{self.node.pid}/children", encoding="ascii") as f:
+            return [c for c in f.read().split() if state(c) == "S"]
 
 
 if __name__ == "__main__":

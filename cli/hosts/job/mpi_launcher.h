@@ -1,0 +1,21 @@
+// mpirun and its kin, which start programs on other hosts: what of them `ckpt run` has to know.
+//
+// Owner: cli. Ordinary code, any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ckpt::cli {
+
+// mpirun, mpiexec, orterun, and these names with an ending (mpirun.openmpi, mpiexec.hydra); or a path of one.
+bool is_mpi_launcher(const std::string& program);
+
+// What a launcher is to start and the library cannot be in is refused by name. Of each part of the line
+// (`:`) the program is the first word that is one, and no option's value for all that can be told: in doubt
+// nothing is refused here, and the first checkpoint names it.
+Result<void> check_programs_of_launcher(const std::vector<std::string>& words);
+
+}  // namespace ckpt::cli

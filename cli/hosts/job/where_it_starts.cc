@@ -1,0 +1,41 @@
+#include "cli/hosts/job/where_it_starts.h"
+
+#include "cli/hosts/job/mpi_launcher.h"
+#include "cli/hosts/job/slurm.h"
+#include "cli/starting/program.h"
+#include "cli/starting/run_command.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+// srun, in an allocation: its nodes are the hosts, and ckpt-srun takes its place.
+Result<void> use_srun(std::string& hosts, std::vector<std::string>& program) {
+  auto step = read_srun(program);
+  if (!step.ok()) return step.error();
+  for (const auto& words : step->programs) {
+    auto path = find_program(words[0]);
+    if (!path.ok()) continue;
+    // What is not on this host may be on the others.
+    const Result<void> fits = check_program(*path);
+    if (!fits.ok() && fits.error().code != ExitCode::kNotFound) return fits;
+  }
+  if (hosts.empty()) hosts = kAllocation;
+  program[0] = command_path("ckpt-srun");
+  return {};
+}
+
+}  // namespace
+
+Result<void> settle_hosts(std::string& hosts, std::string& launch, std::vector<std::string>& program) {
+  if (!program.empty() && is_srun(program[0])) {
+    CKPT_TRY(use_srun(hosts, program));
+  } else if (!program.empty() && is_mpi_launcher(program[0])) {
+    CKPT_TRY(check_programs_of_launcher(program));
+    // It would start ranks on the other nodes too.
+    if (hosts.empty() && may_use_allocation() && nodes_in_allocation() > 1) hosts = kAllocation;
+  }
+  return name_hosts(hosts, launch);
+}
+
+}  // namespace ckpt::cli
