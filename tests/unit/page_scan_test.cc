@@ -1,10 +1,15 @@
 // Pages that exist are listed once each, in order, however many runs they make.
 #include "libckpt_rt/capture/memory/page_scan.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 
 namespace ckpt {
 namespace {
@@ -62,6 +67,44 @@ TEST_F(PageScanTest, RunsAreAsLongAsTheyAre) {
 }
 
 // Of what begins with huge pages those, of what begins with others nothing.
+// The kernel moves pages together (compaction) while they are listed: of a page on its way the table has neither
+// the old place nor the new one.
+TEST_F(PageScanTest, ListsPagesThatAreBeingMoved) {
+  if (std::getenv("CKPT_LONG") == nullptr) GTEST_SKIP() << "takes half a minute: CKPT_LONG=1";
+  const int compact = open("/proc/sys/vm/compact_memory", O_WRONLY | O_CLOEXEC);
+  if (compact < 0) GTEST_SKIP() << "needs root and compaction";
+  constexpr size_t kPages = 1 << 18;
+  const Mapping m = map(kPages, 1);
+  // Every eighth page of it is free at any time, so that there is something to move.
+  auto* others =
+      static_cast<char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  madvise(others, bytes, MADV_NOHUGEPAGE);
+  std::memset(others, 1, bytes);
+  std::atomic<bool> end{false};
+  std::thread mover([&] {
+    while (!end.load()) EXPECT_EQ(pwrite(compact, "1", 1, 0), 1);
+  });
+  size_t missing = 0;
+  for (size_t round = 0; round < 40; ++round) {
+    for (size_t i = round % 8; i < kPages; i += 8) madvise(others + i * kPageSize, kPageSize, MADV_DONTNEED);
+    for (int times = 0; times < 5; ++times) {
+      arena.reset();
+      ASSERT_TRUE(scan.open(arena).ok());
+      ArenaVector<AddrRange> found(arena);
+      ASSERT_TRUE(scan.scan(m, found).ok());
+      size_t pages = 0;
+      for (const AddrRange& run : found) pages += run.size() / kPageSize;
+      missing += kPages - pages;
+    }
+    for (size_t i = round % 8; i < kPages; i += 8) others[i * kPageSize] = 1;
+  }
+  end = true;
+  mover.join();
+  close(compact);
+  munmap(others, bytes);
+  EXPECT_EQ(missing, 0u);
+}
+
 TEST_F(PageScanTest, LeadingHugePages) {
   constexpr size_t kHuge = 2 << 20;
   char* p = static_cast<char*>(

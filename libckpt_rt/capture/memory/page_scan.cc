@@ -123,11 +123,31 @@ long first_guard(int pagemap, AddrRange range, AddrRange* run) {
 }
 
 Result<void> PageScan::add(AddrRange run, ArenaVector<AddrRange>& runs) {
+  pages_added_ += run.size() / kPageSize;
   if (runs.size() > first_ && runs.back().end == run.start) {
     runs.back().end = run.end;
     return {};
   }
   return runs.push_back(run) ? Result<void>() : no_memory();
+}
+
+// Where nothing is swapped, a page that is not present though its entry holds something is one that the
+// kernel moves to another place of the machine's memory at this instant (compaction), which exists, or a
+// mark, which is none. mincore(2) tells them apart.
+Result<void> PageScan::add_moving(AddrRange range, ArenaVector<AddrRange>& runs) {
+  constexpr size_t kAtOnce = 512;
+  uint8_t there[kAtOnce];
+  for (Addr at = range.start; at < range.end;) {
+    const uint64_t pages = std::min<uint64_t>((range.end - at) / kPageSize, kAtOnce);
+    // Memory that has gone since has no pages.
+    if (sys::call(__NR_mincore, at.value, pages * kPageSize, there) != 0) return {};
+    for (uint64_t i = 0; i < pages; ++i) {
+      const Addr page = at + i * kPageSize;
+      if ((there[i] & 1) != 0) CKPT_TRY(add({page, page + kPageSize}, runs));
+    }
+    at = at + pages * kPageSize;
+  }
+  return {};
 }
 
 Result<void> PageScan::open(Arena& scratch, int pagemap) {
@@ -271,8 +291,9 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only, Arena
   for (uint64_t at = range.start.value; at < range.end.value;) {
     PagemapScanArg arg{};
     // Present or swapped, and not the shared page of zeros, and (changed pages of a file) not the file's.
-    // Marks of the kernel in place of a page, for a guard or for the protection of a hole, count as swapped.
-    arg.category_anyof_mask = kPageIsPresent | (swapping_ ? kPageIsSwapped : 0);
+    // Marks of the kernel in place of a page, for a guard or for the protection of a hole, count as swapped,
+    // and so does a page that it moves (add_moving()).
+    arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
     arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0) | (knows_guards_ ? kPageIsGuard : 0);
     arg.category_inverted = arg.category_mask;
     arg.return_mask = kPageIsPresent | kPageIsWritten;
@@ -292,8 +313,11 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only, Arena
                         range.start.value, range.end.value, errno_name(static_cast<int>(n)));
     }
     for (long i = 0; i < n; ++i) {
-      if ((regions[i].categories & kPageIsWritten) == 0) saw_protected_ = true;
-      CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
+      const AddrRange run{Addr{regions[i].start}, Addr{regions[i].end}};
+      const size_t known = pages_added_;
+      CKPT_TRY((regions[i].categories & kPageIsPresent) != 0 || swapping_ ? add(run, runs)
+                                                                          : add_moving(run, runs));
+      if ((regions[i].categories & kPageIsWritten) == 0 && pages_added_ != known) saw_protected_ = true;
     }
   }
   return {};
@@ -312,10 +336,10 @@ Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only, ArenaV
                         errno_name(static_cast<int>(n)));
     }
     for (uint64_t i = 0; i < static_cast<uint64_t>(n) / 8; ++i) {
-      bool exists = (entries[i] & (kEntryPresent | (swapping_ ? kEntrySwapped : 0))) != 0;
-      if (exists && anonymous_only && (entries[i] & kEntryFile) != 0) exists = false;
-      Addr page = at + i * kPageSize;
-      if (exists) CKPT_TRY(add({page, page + kPageSize}, runs));
+      if ((entries[i] & (kEntryPresent | kEntrySwapped)) == 0) continue;
+      if (anonymous_only && (entries[i] & kEntryFile) != 0) continue;
+      const AddrRange page{at + i * kPageSize, at + (i + 1) * kPageSize};
+      CKPT_TRY((entries[i] & kEntryPresent) != 0 || swapping_ ? add(page, runs) : add_moving(page, runs));
     }
     at = at + static_cast<uint64_t>(n) / 8 * kPageSize;
   }

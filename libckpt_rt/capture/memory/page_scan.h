@@ -44,11 +44,13 @@ class PageScan {
   // *known: the object behind m, whose part is asked for, can be opened and asked.
   Result<void> scan_data(const Mapping& m, AddrRange part, ArenaVector<AddrRange>& runs, bool* known);
   Result<void> add(AddrRange run, ArenaVector<AddrRange>& runs);
+  Result<void> add_moving(AddrRange range, ArenaVector<AddrRange>& runs);
 
   ScopedFd own_pagemap_;
   int pagemap_ = -1;
   const MemoryMap* map_ = nullptr;
   std::byte* buffer_ = nullptr;
+  size_t pages_added_ = 0;
   size_t first_ = 0;  // runs before this belong to other mappings
   bool saw_protected_ = true;
   bool have_ioctl_ = true;
