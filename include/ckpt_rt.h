@@ -59,7 +59,7 @@ struct ckpt_rt_result {
   uint64_t bytes_written;     /* bytes in the file */
   uint32_t threads;
   uint32_t reserved;
-  char mode[16];    /* "realtime", "realtime-large", "concurrent", "sequential", "fork" */
+  char mode[16];    /* "realtime", "realtime-large", "standing", "concurrent", "sequential", "fork" */
   char image[1024]; /* path of the image */
   char error[320];  /* one line when the call does not return 0, else empty */
 };

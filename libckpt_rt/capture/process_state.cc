@@ -62,6 +62,22 @@ void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
   mm.env_end = f[51 - 4];
 }
 
+// No call tells whether mlockall(MCL_FUTURE) is on. A new mapping shows it: locked memory cannot be given
+// back (MADV_DONTNEED), and is there at once unless it is locked on fault.
+int future_locks() {
+  const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
+  if (sys::failed(page)) return 0;
+  int locks = 0;
+  if (sys::call(__NR_madvise, page, kPageSize, long{MADV_DONTNEED}) == -EINVAL) {
+    unsigned char there = 0;
+    sys::call(__NR_mincore, page, kPageSize, &there);
+    locks = (there & 1) != 0 ? MCL_FUTURE : MCL_FUTURE | MCL_ONFAULT;
+  }
+  sys::call(__NR_munmap, page, kPageSize);
+  return locks;
+}
+
 // linux/prctl.h of 6.3 and 6.4.
 constexpr int kSetMdwe = 65, kGetMdwe = 66, kSetMemoryMerge = 67, kGetMemoryMerge = 68;
 
@@ -105,22 +121,6 @@ uint32_t seccomp_filters_in(std::string_view status) {
 }
 
 }  // namespace
-
-// A new mapping shows it: locked memory cannot be given back (MADV_DONTNEED), and is there at once unless it
-// is locked on fault.
-int look_at_future_locks() {
-  const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
-  if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
-  if (sys::failed(page)) return 0;
-  int locks = 0;
-  if (sys::call(__NR_madvise, page, kPageSize, long{MADV_DONTNEED}) == -EINVAL) {
-    unsigned char there = 0;
-    sys::call(__NR_mincore, page, kPageSize, &there);
-    locks = (there & 1) != 0 ? MCL_FUTURE : MCL_FUTURE | MCL_ONFAULT;
-  }
-  sys::call(__NR_munmap, page, kPageSize);
-  return locks;
-}
 
 CKPT_START_PATH uint32_t count_seccomp_filters() {
   if (sys::call(__NR_prctl, PR_GET_SECCOMP, 0L, 0L, 0L, 0L) == 0) return 0;
@@ -243,7 +243,7 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   return {};
 }
 
-void capture_process_state_stopped(const ProcessTexts& texts, int future_locks, ProcessState& state) {
+void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state) {
   for (int sig = 1; sig <= ProcessState::kSignals; ++sig) {
     sys::call(__NR_rt_sigaction, sig, 0L, &state.actions[sig - 1], 8L);
   }
@@ -257,7 +257,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, int future_locks, 
   state.membarrier = membarrier_registrations();
   segment_table::note_stopped(texts.filtered());
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
-  state.future_locks = future_locks == kLocksUnknown ? look_at_future_locks() : future_locks;
+  state.future_locks = future_locks();
   auto line = [&]<size_t kSize>(ProcessTexts::Text which, char(&to)[kSize]) {
     const long n = texts.read(which, 0, false, to, kSize);
     to[n > 0 ? n : 0] = '\0';

@@ -73,15 +73,11 @@ class ProcessTexts {
   bool filtered_ = true;
 };
 
-// No call tells whether mlockall(MCL_FUTURE) is on: it makes a mapping, 25 us.
-inline constexpr int kLocksUnknown = -1;
-int look_at_future_locks();
-
 // Both with the threads standing. tid: a thread of the program.
 Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
                                 ProcessFacts& facts);
-// All but the timers (process_timers.h). future_locks: what was seen ahead of the stop, or kLocksUnknown.
-void capture_process_state_stopped(const ProcessTexts& texts, int future_locks, ProcessState& state);
+void capture_process_state_stopped(const ProcessTexts& texts,
+                                   ProcessState& state);  // all but the timers: process_timers.h
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);

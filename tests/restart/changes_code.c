@@ -1,6 +1,6 @@
 // Changes page after page of a file's private mapping that is read-only but for the instant of a change, with
-// system calls that no library sees. In the end all that was changed must be so. It goes on to the last page
-// when the file `end` is there.
+// system calls that no library sees. In the end all that was changed must be so. The last page waits for the
+// file `end`.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,7 +34,10 @@ int main(void) {
     *(volatile long*)(code + changed * kPage) = changed + 1;
     if (protect(code, (long)kPages * kPage, PROT_READ) != 0) return 2;
     ++changed;
-    if (access("end", F_OK) != 0) nanosleep(&between, NULL);
+    while (access("end", F_OK) != 0) {
+      nanosleep(&between, NULL);
+      if (changed < kPages - 1) break;
+    }
   }
   long wrong = 0;
   for (long i = 0; i < kPages; ++i) wrong += *(long*)(code + i * kPage) != i + 1;

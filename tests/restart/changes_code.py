@@ -33,9 +33,6 @@ class ChangesCode(unittest.TestCase):
                 program.send_signal(signal.SIGKILL)
                 program.wait()
                 program.stdout.close()
-            with open(os.path.join(place, "images", "ckpt_rt.log"), encoding="utf-8") as log:
-                # Once; then the stop looks itself.
-                self.assertEqual(log.read().count("mapped read-only"), 1)
             with open(os.path.join(place, "end"), "w", encoding="utf-8"):
                 pass
             images = sorted(name for name in os.listdir(os.path.join(place, "images")) if name.endswith(".ckpt"))

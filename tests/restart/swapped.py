@@ -86,7 +86,7 @@ class Swapped(unittest.TestCase):
         self.assertEqual(self.output(), "up\nTrue\n")
 
     def test_modes(self):
-        for mode in ("realtime", "realtime-large", "concurrent", "sequential", "fork"):
+        for mode in ("realtime", "realtime-large", "standing", "concurrent", "sequential", "fork"):
             with self.subTest(mode=mode):
                 self.check("--mode", mode)
                 shutil.rmtree(self.path("images"))

@@ -9,7 +9,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <thread>
+#include <vector>
 
 namespace ckpt {
 namespace {
@@ -67,8 +69,42 @@ TEST_F(PageScanTest, RunsAreAsLongAsTheyAre) {
 }
 
 // Of what begins with huge pages those, of what begins with others nothing.
-// The kernel moves pages together (compaction) while they are listed: of a page on its way the table has neither
-// the old place nor the new one.
+// Three mappings of a file side by side, as those of a library: a run of pages that goes on in the next one
+// is cut.
+TEST_F(PageScanTest, NeighboursAreListedTogetherAndCut) {
+  constexpr size_t kPages = 30, kEach = 10;
+  bytes = kPages * kPageSize;
+  const int file = memfd_create("library", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(file, static_cast<off_t>(bytes)), 0);
+  memory = static_cast<char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0));
+  close(file);
+  const std::set<size_t> written = {0, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 25, 29};
+  for (size_t i : written) memory[i * kPageSize] = 1;
+  // What is only read is the file's.
+  for (size_t i = 0; i < kPages; ++i)
+    EXPECT_EQ(static_cast<volatile char*>(memory)[i * kPageSize], written.count(i));
+  std::vector<Mapping> map(3);
+  for (size_t i = 0; i < 3; ++i) {
+    const Addr start = Addr::of(memory) + i * kEach * kPageSize;
+    map[i].range = {start, start + kEach * kPageSize};
+    map[i].handling = Handling::kEager;
+    map[i].inode = 1;
+  }
+  ArenaVector<AddrRange> together(arena), one_by_one(arena);
+  ASSERT_TRUE(scan.scan_eager(map, together).ok());
+  for (const Mapping& m : map) ASSERT_TRUE(scan.scan(m, one_by_one).ok());
+  ASSERT_EQ(together.size(), 6u);
+  ASSERT_EQ(together.size(), one_by_one.size());
+  for (size_t i = 0; i < together.size(); ++i) EXPECT_EQ(together[i], one_by_one[i]) << i;
+  // What is not copied in the stop parts them.
+  map[1].handling = Handling::kSkip;
+  together.clear();
+  ASSERT_TRUE(scan.scan_eager(map, together).ok());
+  EXPECT_EQ(together.size(), 5u);
+}
+
+// The kernel moves pages together (compaction) while they are listed: of a page on its way the table has
+// neither the old place nor the new one.
 TEST_F(PageScanTest, ListsPagesThatAreBeingMoved) {
   if (std::getenv("CKPT_LONG") == nullptr) GTEST_SKIP() << "takes half a minute: CKPT_LONG=1";
   const int compact = open("/proc/sys/vm/compact_memory", O_WRONLY | O_CLOEXEC);

@@ -179,6 +179,43 @@ Result<void> PageScan::scan(const Mapping& m, ArenaVector<AddrRange>& runs) {
   return scan_by_read(m.range, anonymous_only, runs);
 }
 
+namespace {
+
+bool is_part_of_file(const Mapping& m) { return m.handling == Handling::kEager && !m.shared && !m.whole; }
+
+}  // namespace
+
+// The mappings of a library are neighbours: one question to the kernel for all of them.
+Result<void> PageScan::scan_eager(std::span<const Mapping> map, ArenaVector<AddrRange>& runs) {
+  for (size_t i = 0, end; i < map.size(); i = end) {
+    end = i + 1;
+    if (map[i].handling != Handling::kEager) continue;
+    while (have_ioctl_ && is_part_of_file(map[i]) && end < map.size() && is_part_of_file(map[end]) &&
+           map[end].range.start == map[end - 1].range.end) {
+      ++end;
+    }
+    if (end == i + 1)
+      CKPT_TRY(scan(map[i], runs));
+    else
+      CKPT_TRY(scan_neighbours(map.subspan(i, end - i), runs));
+  }
+  return {};
+}
+
+// Each run is of one mapping.
+Result<void> PageScan::scan_neighbours(std::span<const Mapping> map, ArenaVector<AddrRange>& runs) {
+  size_t at = first_ = runs.size();
+  CKPT_TRY(scan_by_ioctl({map.front().range.start, map.back().range.end}, true, runs));
+  for (const Mapping& m : map) {
+    while (at < runs.size() && runs[at].end <= m.range.end) ++at;
+    if (at == runs.size() || runs[at].start >= m.range.end) continue;
+    const AddrRange parts[] = {{runs[at].start, m.range.end}, {m.range.end, runs[at].end}};
+    if (!runs.replace(at, at + 1, parts, 2)) return no_memory();
+    ++at;
+  }
+  return {};
+}
+
 long PageScan::scan_next(PagemapScanArg& arg, uint64_t& at, uint64_t end, bool first) {
   arg.size = sizeof(arg);
   arg.start = at;

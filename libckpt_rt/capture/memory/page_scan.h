@@ -25,6 +25,8 @@ class PageScan {
   void look_up_in(const MemoryMap* map) { map_ = map; }
   // Appends the runs of pages of m that must be in the image, in address order, page-aligned.
   Result<void> scan(const Mapping& m, ArenaVector<AddrRange>& runs);
+  // The same of all mappings of Handling::kEager; each run is of one of them.
+  Result<void> scan_eager(std::span<const Mapping> map, ArenaVector<AddrRange>& runs);
   // Appends the runs of [range) that userfaultfd protects, holes included, in address order. kUnavailable:
   // this kernel cannot tell (PAGEMAP_SCAN is missing).
   Result<void> scan_protected(AddrRange range, ArenaVector<AddrRange>& runs);
@@ -35,6 +37,7 @@ class PageScan {
   bool saw_protected() const { return saw_protected_; }
 
  private:
+  Result<void> scan_neighbours(std::span<const Mapping> map, ArenaVector<AddrRange>& runs);
   Result<void> scan_by_ioctl(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
   // One call, from `at` on: how many of the regions in buffer_ it filled, or -errno; `at` is where it ended.
   long scan_next(struct PagemapScanArg& arg, uint64_t& at, uint64_t end, bool first);

@@ -1,6 +1,7 @@
 // How an attempt gets hold of memory: one class a back end. The only place where they differ.
 //
-//   HandlerBackEnd     userfaultfd, faults served by a thread of ours; realtime and realtime-large
+//   HandlerBackEnd     userfaultfd, faults served by a thread of ours; realtime,
+//                      realtime-large and standing
 //   InThreadBackEnd    faults handled by the thread that writes, under the guard (GuardBackEnd)
 //   MprotectBackEnd    the same, by mprotect(2)
 //   SequentialBackEnd  all is written while threads stand

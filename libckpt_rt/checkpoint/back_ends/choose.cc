@@ -41,6 +41,8 @@ FaultBackEnd choose_back_end(const Settings& settings, const char*& why) {
   const Mode mode = settings.mode;
   if (mode != Mode::kAuto && !CheckpointMethod{mode, FaultBackEnd::kHandler}.protects_memory()) {
     why = "this mode protects no memory";
+  } else if (mode == Mode::kStanding) {
+    why = "in mode standing all is copied before a thread could write";
   } else if (settings.dma) {
     why = "CKPT_ENGINE=dma needs the thread that handles faults";
   } else if (in_thread && !probe_userfaultfd().allows_in_thread()) {
@@ -102,7 +104,7 @@ Result<void> run_attempt(const CheckpointMethod& method, Attempt& attempt) {
     case Mode::kRealtimeLarge:
       return run_protecting(attempt, method.back_end, {.pool = PoolSize::kAllOfMemory});
     case Mode::kStanding:
-      return run_protecting(attempt, method.back_end, {.threads_stand = true});
+      return run_protecting(attempt, method.back_end, {.before_go = true});
     default:
       return run_protecting(attempt, method.back_end, {});
   }

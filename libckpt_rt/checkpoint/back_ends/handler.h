@@ -1,5 +1,5 @@
 // Memory is protected by a userfaultfd whose faults a thread of ours serves (the watch): modes realtime and
-// realtime-large with CKPT_FAULTS=handler. The only back end that can make increments.
+// realtime-large with CKPT_FAULTS=handler, and of mode standing. The only back end that can make increments.
 //
 // Owner:     run_stages(). Callers: the agent.
 #pragma once

@@ -77,13 +77,6 @@ void ProtectingBackEnd::buffer_released(void* self, uint32_t buffer) {
   checkpoint_progress::written(b.copied_bytes());
 }
 
-Result<void> ProtectingBackEnd::get_all_ready() {
-  CKPT_TRY(attempt_.get_ready(writer_.helper()));
-  ProcessCapture& capture = attempt_.capture;
-  capture.looks_ahead.look(capture.map, capture.pages, attempt_.space.arena());
-  return {};
-}
-
 void ProtectingBackEnd::add_own_ranges() {
   // Without room in the list the range is in the image, and is mapped again in vain.
   [[maybe_unused]] const bool added = attempt_.space.own(pool_.range());
@@ -141,6 +134,7 @@ bool ProtectingBackEnd::start_engine() {
 // at once; but not of an increment, which is small, and for which to touch more buffers takes longer than to
 // write from the same ones again.
 void ProtectingBackEnd::limit_copies_ahead() {
+  if (copies_before_go_) return;  // the program waits for the copies
   const uint64_t segment = table_.segment_bytes();
   const bool fits = planned_bytes_ - attempt_.eager.bytes() <= pool_.buffers() * segment / 4 * 3;
   if (pool_size_ == PoolSize::kAsSet && (!fits || attempt_.image.has_parent()))
@@ -162,14 +156,6 @@ bool ProtectingBackEnd::copy_all() {
 
 int ProtectingBackEnd::ask_for_late_signal() const {
   return stop_state.world.signalled_late(now_ns() + attempt_.settings.stop_timeout_ns);
-}
-
-Error ProtectingBackEnd::looks_differ() {
-  attempt_.outcome.spoiled = true;
-  return make_error(
-      ExitCode::kInternal, 0,
-      "what libraries have mapped read-only, or mlockall(MCL_FUTURE), changed in the checkpoint; it "
-      "is taken again");
 }
 
 Error ProtectingBackEnd::memory_went() {
@@ -222,12 +208,16 @@ Result<void> ProtectingBackEnd::finish() {
   // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory
   // that came while protection was under way.
   const bool writes_in_stop =
-      threads_stand_ || (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once());
+      copies_before_go_ || (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once());
   if (writes_in_stop) {
     plan();
     writer_.write();
   }
-  bool complete = !threads_stand_ || copy_all();
+  bool complete = true;
+  if (copies_before_go_) {
+    complete = copy_all();
+    attempt_.clock.end(StopClock::kCopies);
+  }
   attempt_.stop.go();
   points::at("copy.go");
   if (!writes_in_stop) plan();
@@ -235,7 +225,7 @@ Result<void> ProtectingBackEnd::finish() {
   if (!writer_.writes() && writes_at_once()) writer_.write();
   attempt_.after_stop();
 
-  if (!threads_stand_) complete = copy_all();
+  if (!copies_before_go_) complete = copy_all();
   points::at("copy.done");
   attempt_.clock.log(attempt_.space.log(), attempt_.cost.pause_ns,
                      {faults_ahead_, arming_.faults() - faults_ahead_, arming_.passes()});
@@ -252,10 +242,8 @@ Result<void> ProtectingBackEnd::finish() {
   points::at("writer.ended");
   for (const Result<void>& part : {writer_.result(), listed, ended, shared}) CKPT_TRY(part);
   if (!complete) return memory_went();
-  if (!attempt_.capture.looks_ahead.agrees(attempt_.capture.pages, attempt_.space.arena()))
-    return looks_differ();
   // Most threads have left the stop long ago.
-  if (const int late = late_signal(); late != 0) return signalled_late(late);
+  if (const int late = finds_late_signals() ? late_signal() : 0; late != 0) return signalled_late(late);
   // Else an image without some of the memory would pass for whole. commit() asks for what checks have found.
   CHECK_EQ(planned_bytes_, copied_bytes());
 

@@ -1,5 +1,6 @@
 // What the back ends that write-protect memory have in common: memory is protected ahead of the stop, what
-// was written since is protected again in it, and all is copied while the program runs, through the pool.
+// was written since is protected again in it, and all is copied through the pool, while the program runs or,
+// in mode standing, before it goes on.
 //
 // Owner:     run_stages(). Callers: the agent, and the threads that copy, through copier_.
 #pragma once
@@ -23,8 +24,8 @@ enum class PoolSize { kAsSet, kAllOfMemory };
 
 struct HowCopied {
   PoolSize pool = PoolSize::kAsSet;
-  // All is copied before the threads go on: no thread waits at a page (INC of Plank, Li and Puening).
-  bool threads_stand = false;
+  // All is copied before the threads go on: none waits for a copy (INC of Plank, Li and Puening).
+  bool before_go = false;
 };
 
 class ProtectingBackEnd : public BackEnd {
@@ -33,7 +34,8 @@ class ProtectingBackEnd : public BackEnd {
   Result<void> open_image() override;
   bool copies_in_order() const override { return true; }
   void add_own_ranges() override;
-  bool finds_late_signals() const override { return true; }
+  // A stop as long as the copying is looks at all signals at its beginning.
+  bool finds_late_signals() const override { return !copies_before_go_; }
   Result<void> catch_up() override;
   Result<void> finish() override;
   void end() override { writer_.end(); }
@@ -49,7 +51,7 @@ class ProtectingBackEnd : public BackEnd {
                     SegmentTable& table)
       : attempt_(attempt),
         pool_size_(how.pool),
-        threads_stand_(how.threads_stand),
+        copies_before_go_(how.before_go),
         memory_(memory),
         source_(memory),
         arming_(arming),
@@ -61,7 +63,7 @@ class ProtectingBackEnd : public BackEnd {
   Result<void> protect_ahead();
   // The last thing in the stop: what was written since it was protected is protected again.
   Result<void> settle_protection();
-  Result<void> get_all_ready();
+  Result<void> get_all_ready() { return attempt_.get_ready(writer_.helper()); }
   // The buffers into which the agent's copies are made the cheaper way (KernelCopy::use_for).
   AddrRange filled_from_own_side() const;
   // A thread that was sent a signal while it stood; see StopWorld::signalled_late.
@@ -103,14 +105,14 @@ class ProtectingBackEnd : public BackEnd {
 
   Attempt& attempt_;
   PoolSize pool_size_;
-  const bool threads_stand_;
+  const bool copies_before_go_;
   ArmedMemory& memory_;    // the same memory: to be protected,
   ProgramMemory& source_;  // and to be copied
   Arming& arming_;
   SegmentTable& table_;
   BufferPool pool_;
   FilledQueue queue_;
-  uint64_t planned_bytes_ = 0;  // of memory, when the threads stand: what is to be copied
+  uint64_t planned_bytes_ = 0;  // of memory: what was to be copied as the stop left it
   Copier copier_;
   WriterThread writer_{{attempt_.eager, queue_, pool_, attempt_.image.sink()}};
   OpenPages open_pages_;
@@ -129,7 +131,6 @@ class ProtectingBackEnd : public BackEnd {
   uint64_t copied_bytes();
   void limit_copies_ahead();
   bool copy_all();
-  Error looks_differ();
   Error memory_went();
   Error signalled_late(int late);
   void count();

@@ -79,12 +79,7 @@ Result<void> ProtectingBackEnd::settle_protection() {
   leave_out(capture.map.mappings());
   CKPT_TRY(agree_on_shared(capture.map.mappings()));
   ArenaVector<AddrRange> runs(arena);
-  for (const Mapping& m : capture.map.mappings()) {
-    if (m.handling != Handling::kEager) continue;
-    auto known = capture.looks_ahead.list_pages(m, runs);
-    if (!known.ok()) return known.error();
-    if (!*known) CKPT_TRY(capture.pages.scan(m, runs));
-  }
+  CKPT_TRY(capture.pages.scan_eager(capture.map.mappings(), runs));
   ArmedMemory::Serving serving(memory_);
   CKPT_TRY(arming_.settle(capture.map.mappings(), open_pages_.span(), runs));
   CKPT_TRY(leave_out_excluded(runs, 0));

@@ -13,7 +13,6 @@
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/meta.h"
-#include "libckpt_rt/checkpoint/stages/looks_ahead.h"
 #include "libckpt_rt/core/threads/other_threads.h"
 
 namespace ckpt {
@@ -33,7 +32,6 @@ struct ProcessCapture {
   MappedFiles files;
   ArenaVector<int> waiting;  // threads that waited just ahead of the stop
   Addr probe;                // of the kernel, in the program's code (probes.h); 0: none
-  LooksAhead looks_ahead;
 
   // In the stop.
   MemoryMap map;

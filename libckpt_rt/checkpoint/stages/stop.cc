@@ -216,7 +216,7 @@ Result<void> Stop::look(Watch& watch) {
   // Those of a job are saved with it.
   if (capture.facts.has_children && job::session() == nullptr)
     capture.facts.children = list_children(parts_.space.arena());
-  capture_process_state_stopped(capture.texts, capture.looks_ahead.future_locks(), saved_process);
+  capture_process_state_stopped(capture.texts, saved_process);
   own_directories::capture_stopped(stop_state.threads, stop_state.leader_exited ? tid : this_process.pid);
   saved_process.cap_bounding = capture.facts.process.cap_bounding;
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
