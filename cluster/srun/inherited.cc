@@ -58,7 +58,7 @@ bool read_inherited(const std::string& text, Inherited& inherited) {
   return words.eof();
 }
 
-void keep_descriptors_here() {
+void close_descriptors_at_exec() {
   DIR* const all = opendir("/proc/self/fd");
   if (all == nullptr) return;
   while (const dirent* entry = readdir(all)) {

@@ -27,6 +27,6 @@ bool read_inherited(const std::string& text, Inherited& inherited);
 
 // Descriptors that a script has open are not those of a step: from here on no program that is started gets
 // them.
-void keep_descriptors_here();
+void close_descriptors_at_exec();
 
 }  // namespace ckpt::cluster::srun

@@ -31,7 +31,7 @@ int next_step() {
 int main(int argc, char** argv) {
   // By which it is told from Slurm's (cli/hosts/agent/part_check.cc).
   prctl(PR_SET_NAME, "ckpt-srun", 0, 0, 0);
-  keep_descriptors_here();
+  close_descriptors_at_exec();
   if (argc == 2 && strcmp(argv[1], "--node") == 0) return Node().run();
   auto step = read_step({argv + 1, argv + argc}, [](const char* name) { return getenv(name); });
   if (!step.ok()) {

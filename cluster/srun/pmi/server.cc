@@ -26,7 +26,7 @@ PmiServer::PmiServer(const Layout& layout, std::string id)
       tasks_(layout.node_of.size()),
       of_nodes_(layout.nodes.size()),
       ring_(layout.node_of.size()) {
-  keep(values_, "PMI_process_mapping", layout_.mapping());
+  put_in(values_, "PMI_process_mapping", layout_.mapping());
 }
 
 void PmiServer::hear(int task, std::string_view bytes, Actions& actions) {
@@ -69,11 +69,11 @@ void PmiServer::answer(int task, const std::string& command, Pairs pairs, Action
 }
 
 bool PmiServer::put(const std::string& key, const std::string& value) {
-  return !key.empty() && keep(next_values_, key, value);
+  return !key.empty() && put_in(next_values_, key, value);
 }
 
-bool PmiServer::keep(std::map<std::string, std::string>& table, const std::string& key,
-                     const std::string& value) {
+bool PmiServer::put_in(std::map<std::string, std::string>& table, const std::string& key,
+                       const std::string& value) {
   const auto it = table.find(key);
   const size_t before = it != table.end() ? key.size() + it->second.size() : 0;
   if (bytes_ - before + key.size() + value.size() > kMostBytes) return false;
@@ -83,7 +83,7 @@ bool PmiServer::keep(std::map<std::string, std::string>& table, const std::strin
 }
 
 bool PmiServer::publish(const std::string& name, const std::string& port) {
-  return !names_.contains(name) && keep(names_, name, port);
+  return !names_.contains(name) && put_in(names_, name, port);
 }
 
 bool PmiServer::unpublish(const std::string& name) {
@@ -156,7 +156,7 @@ void PmiServer::node_attribute(int task, const PmiMessage& m, Actions& actions) 
 void PmiServer::put_node_attribute(int task, const PmiMessage& m, Actions& actions) {
   const int node = layout_.node_of[static_cast<size_t>(task)];
   const std::string key = m.get("key"), value = m.get("value");
-  const bool fits = keep(of_nodes_[static_cast<size_t>(node)], key, value);
+  const bool fits = put_in(of_nodes_[static_cast<size_t>(node)], key, value);
   answer(task, "info-putnodeattr-response", {{"rc", fits ? "0" : "1"}}, actions, m.get("thrid"));
   if (!fits) return;
   for (const WaitsForNode& w : waiting_) {

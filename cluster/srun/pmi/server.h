@@ -65,7 +65,7 @@ class PmiServer {
   bool publish(const std::string& name, const std::string& port);
   bool unpublish(const std::string& name);
   // In the table, in place of what the key had. False: no room.
-  bool keep(std::map<std::string, std::string>& table, const std::string& key, const std::string& value);
+  bool put_in(std::map<std::string, std::string>& table, const std::string& key, const std::string& value);
   int count() const { return layout_.count(); }
 
   Layout layout_;
