@@ -2,6 +2,7 @@
 // used once costs no page faults any more.
 //
 // Owner: cluster/keeper. Any thread. A block comes back to its pool by itself; the pool outlives its blocks.
+// Callers: the mesh and the exchange.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 //        makes checks. The process may live longer, for the exchanges of later checkpoints.
 //        The mesh's threads receive; the caller's thread does all else. Memory: the blocks of two batches and
 //        of one stripe, and for each other host one that comes and one that goes; whatever a peer sends.
+// Callers: the process of exchanges (cli/keeper/exchange_main.cc), and the benchmark.
 // Never: changes a part that is not lost; takes a block that nobody asked for.
 //
 // Each host says that it has begun, and sends nothing else before all have: over connections of an earlier

@@ -6,6 +6,7 @@
 // still writes or reads.
 //
 // Owner:     the keeper process. Ordinary C++, its main thread.
+// Callers:   the keeper: when it starts, and KeeperServer for each request.
 // Never:     leaves anything behind in a file system that others see.
 #pragma once
 

@@ -2,6 +2,7 @@
 //
 // Owner:     the keeper process; its main thread. It serves one client at a time, and waits one second at
 //            most for one that says nothing: a client cannot make it keep anything.
+// Callers:   the keeper, when it has started (cli/keeper/start_keeper.cc).
 // Never:     answers another user than its own, or root.
 #pragma once
 

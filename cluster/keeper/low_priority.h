@@ -2,6 +2,7 @@
 //
 // Owner: cluster/keeper; processes of keepers. Called once, by a process's first thread, whose priority the
 //        others inherit, or by a thread for itself.
+// Callers: the processes of exchanges, of copies to disk, and of a keeper.
 // Never: idle priority (SCHED_IDLE). Beside a program that keeps all processors it has a three-hundredth of
 //        one, and a checkpoint does not count before its checks are made.
 #pragma once

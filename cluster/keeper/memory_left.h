@@ -1,6 +1,7 @@
 // How much memory may still be used: of the machine, and of the control groups that this process is in.
 //
 // Owner: cluster/keeper. Reads files of the kernel; any thread.
+// Callers: KeeperMemory.
 #pragma once
 
 #include <cstdint>

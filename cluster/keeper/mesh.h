@@ -3,6 +3,7 @@
 //
 // Owner: cluster/keeper. One thread accepts, and one for each peer receives and decrypts; the caller's thread
 // sends.
+// Callers: the exchange.
 // Never: takes a message of a peer that does not know the secret.
 #pragma once
 

@@ -3,8 +3,8 @@
 // The regular files of the part's directory, in the order of a list, one behind the other. The list has their
 // names and lengths, modes, times and owners; links are not in it.
 //
-// Owner: cluster/keeper. Ordinary code, one thread. Never: follows a link; leaves the directory, whatever a
-// name says.
+// Owner: cluster/keeper. Ordinary code, one thread. Callers: the exchange, for a part that is read or made
+// again. Never: follows a link; leaves the directory, whatever a name says.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 // are there anyway.
 //
 // Owner: cluster/keeper. One thread.
+// Callers: the exchange and PartStream.
 #pragma once
 
 #include <xxhash.h>

@@ -6,6 +6,7 @@
 // same for all.
 //
 // Owner: cluster/keeper. Pure; any thread.
+// Callers: who plans checks (cli/hosts/checkpoints), `ckpt run`, the exchange.
 #pragma once
 
 #include <cstdint>

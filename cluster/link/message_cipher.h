@@ -14,8 +14,8 @@
 // time: a link that carries much may use it where it is installed. What one of them has sealed the other one
 // opens.
 //
-// Owner: cluster/link. One thread. Never: uses libcrypto unless asked, for links live in programs that are
-// checkpointed.
+// Owner: cluster/link. One thread. Callers: SealedLink. Never: uses libcrypto unless asked, for links live in
+// programs that are checkpointed.
 #pragma once
 
 #include <sodium.h>

@@ -2,6 +2,7 @@
 // job, and so is the connection between them.
 //
 // Owner:     cluster/on. One thread a process.
+// Callers:   both sides of ckpt-on.
 // Frames, after SealedLink's handshake, the first byte says what it is:
 //   'c' the command line, for sh -c; first frame         near to far
 //   'i' bytes for its standard input, 'I' its end        near to far

@@ -3,6 +3,7 @@
 // of a stream does not read, and the connection is never taken for a broken one.
 //
 // Owner:     cluster/on. One thread. Each end has one of both: of what it sends, and of what it gets.
+// Callers:   both sides of ckpt-on, and of ckpt-srun.
 #pragma once
 
 #include <algorithm>

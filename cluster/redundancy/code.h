@@ -9,6 +9,7 @@
 //   rs:K+M       Cauchy matrix over GF(2^8) (ISA-L's ec_encode_data); any M
 //
 // Owner: cluster/redundancy. Any thread: a code does not change once it is made; blocks are the caller's.
+// Callers: the exchange, who plans checks, `ckpt plan`, the benchmark.
 // Source: ISA-L 2.30, raid.h and erasure_code.h.
 #pragma once
 

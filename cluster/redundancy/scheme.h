@@ -1,6 +1,7 @@
 // Which redundancy: the words that a user writes, as numbers.
 //
 // Owner: cluster/redundancy. Ordinary code, any thread.
+// Callers: codes and striping; `ckpt run`, for what the user has set.
 #pragma once
 
 #include <string>

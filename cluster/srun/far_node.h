@@ -1,6 +1,7 @@
 // The launcher's end of one node: the process that leads there, what is to be sent, and what came.
 //
 // Owner:     cluster/srun, the launcher. One thread.
+// Callers:   the launcher.
 #pragma once
 
 #include <sys/types.h>

@@ -4,6 +4,7 @@
 //   1 byte  what it is          4 bytes  task, or -1: all of the node          4 bytes  length          bytes
 //
 // Owner:     cluster/srun. Both ends, one thread each.
+// Callers:   the launcher and the nodes.
 // Never:     takes a frame that is longer than kMostFrame.
 #pragma once
 

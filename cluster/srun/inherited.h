@@ -2,6 +2,7 @@
 // Tasks on other hosts get it from the launcher, as with Slurm's srun (its PropagateResourceLimits).
 //
 // Owner:     cluster/srun. One thread.
+// Callers:   the launcher takes it, a node gives it to its tasks.
 #pragma once
 
 #include <sys/types.h>

@@ -2,6 +2,7 @@
 // its tasks to their end.
 //
 // Owner:     cluster/srun. Its own process, one thread. A member of the job.
+// Callers:   main() of ckpt-srun.
 // Never:     asks Slurm for anything: the step is the job's, in the allocation that it has.
 #pragma once
 

@@ -1,6 +1,7 @@
 // One task of a step, where it runs: the process, and our ends of its streams and its PMI socket.
 //
 // Owner:     cluster/srun, the half of ckpt-srun on each node. One thread.
+// Callers:   the node.
 // Never:     leaves a descriptor of ours to the task.
 #pragma once
 

@@ -5,6 +5,7 @@
 //   *      ./other
 //
 // Owner:     cluster/srun. One thread.
+// Callers:   who makes the step (step.cc).
 #pragma once
 
 #include <string>

@@ -3,6 +3,7 @@
 //
 // Owner:     cluster/srun. Its own process, one thread: `ckpt-srun --node`. Standard input and output lead to
 //            the launcher.
+// Callers:   main() of ckpt-srun.
 // Never:     outlives the launcher: when its input ends the tasks are killed. Waits in a write: what a
 //            launcher or a task does not take is kept, and no more than a window of it is read
 //            (cluster/on/window.h).

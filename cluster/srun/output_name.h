@@ -1,6 +1,7 @@
 // Names of files for the streams of tasks: "out.%j.%t", as srun(1) has them under "filename pattern".
 //
 // Owner:     cluster/srun. Pure. Any thread.
+// Callers:   the launcher, and who makes the step.
 #pragma once
 
 #include <string>

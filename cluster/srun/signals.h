@@ -1,6 +1,7 @@
 // Signals that a loop waits for together with its descriptors: blocked but while it waits in ppoll(2).
 //
 // Owner:     cluster/srun. One thread a process.
+// Callers:   the launcher and the nodes.
 #pragma once
 
 #include <signal.h>

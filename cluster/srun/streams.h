@@ -1,6 +1,7 @@
 // Where the output of tasks goes in the launcher: its own standard output and error, or files.
 //
 // Owner:     cluster/srun, the launcher. One thread.
+// Callers:   the launcher.
 // Never:     waits in a write to a pipe or terminal that nobody reads: the other tasks' PMI would wait too.
 #pragma once
 

@@ -1,6 +1,7 @@
 // The variables that slurmstepd would set for the tasks of a step.
 //
 // Owner:     cluster/srun. One thread.
+// Callers:   the node, and who makes the step.
 #pragma once
 
 #include <map>

@@ -3,6 +3,7 @@
 // answered.
 //
 // Owner:     cluster/srun/pmi. Pure: bytes of a task in, bytes for tasks out. One thread.
+// Callers:   the launcher.
 // Never:     believes a task: what is no PMI ends that task's connection.
 #pragma once
 

@@ -5,6 +5,7 @@
 //   PMI-2   "41    cmd=kvs-put;key=P0;value=abc;thrid=0;"     "29    cmd=kvs-put-response;rc=0;"
 //
 // Owner:     cluster/srun/pmi. Pure: bytes in, messages out. Any thread.
+// Callers:   the server.
 // Never:     keeps more than kMostMessage bytes of a message, whatever the task writes.
 #pragma once
 
