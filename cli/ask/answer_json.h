@@ -1,7 +1,7 @@
 // A program's answer taken apart, and as JSON: numbers as numbers, notes as a list, settings by their
 // variables.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt now`, `stat`, `back`.
 #pragma once
 
 #include <nlohmann/json.hpp>

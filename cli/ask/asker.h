@@ -1,7 +1,7 @@
 // The asker's side of base/protocol/control_protocol.h: one question to one preloaded program.
 //
 // Owner: cli. Ordinary code, one thread; a program in another network namespace is reached through a socket
-//        made by a forked child.
+//        made by a forked child. Callers: `ckpt now`, `stat`, `back`, `check`.
 #pragma once
 
 #include <cstdint>

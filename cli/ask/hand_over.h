@@ -1,7 +1,7 @@
 // What a program that has given up rights may not open itself is opened for it by who asks
 // (base/protocol/control_protocol.h).
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: Asker.
 #pragma once
 
 #include <string>

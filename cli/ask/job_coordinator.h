@@ -2,7 +2,7 @@
 // a process may look neither at the others nor into their directory. The topmost of its ancestors in the same
 // job may.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt now`.
 #pragma once
 
 #include "cli/ask/asker.h"

@@ -1,7 +1,8 @@
 // A socket in the network namespace of the program that is asked: abstract Unix addresses belong to
 // one namespace, and the program must find ours from inside its own.
 //
-// Owner: cli. Ordinary code, one thread; forks a child where another namespace must be entered.
+// Owner: cli. Ordinary code, one thread; forks a child where another namespace must be entered. Callers:
+// Asker.
 #pragma once
 
 #include "base/result.h"

@@ -1,6 +1,6 @@
 // A running program that is to be asked for something: is it there, ours, preloaded, able to answer?
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: commands that ask a program.
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 // ckpt back of a job over several hosts: its head is asked.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt back`.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // What has to be done to a program's memory so that it is as an image says: which mappings go, come or
 // change, and which bytes are put back.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: ProcessBack.
 #pragma once
 
 #include <set>

@@ -1,7 +1,7 @@
 // The image's memory on its way into the program: reads it, checks it, and puts it into the part of the memfd
 // from which the library copies.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: ProcessBack.
 #pragma once
 
 #include <span>

@@ -1,6 +1,6 @@
 // Facts that neither the image nor the program tells `ckpt back`: from /proc, and about the image's files.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: ProcessBack.
 #pragma once
 
 #include <sys/types.h>

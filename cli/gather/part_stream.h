@@ -1,7 +1,7 @@
 // A part of a checkpoint over several hosts as a stream of files: what `ckpt send-part` writes on the host
 // that has it, and `ckpt gather` reads. docs/hosts.md, "Gathering".
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt gather`, and the two ends that it starts.
 // Stream: for each file a line of JSON {"path", "bytes", "mtime_ns"} or, of a symbolic link, {"path",
 // "link"}; of a file then its
 //         bytes, and 16 hexadecimal digits, XXH3 of them. Then {"end": true}, or {"code", "error"}.

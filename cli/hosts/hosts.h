@@ -2,6 +2,7 @@
 // (one a host). docs/hosts.md has who says what to whom.
 //
 // Owner: cli. Ordinary code; the agent has one thread more while its host's processes take a checkpoint.
+// Callers: `ckpt run`, `ckpt hosts`, `ckpt-restart`, the agent.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // The commands that look at images, or change what is kept of them: for main.cc. Each adds its CLI::App with
 // options, help and exit codes; when chosen, its callback leaves the exit code in `exit`.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: main() of ckpt.
 #pragma once
 
 #include <CLI/CLI.hpp>

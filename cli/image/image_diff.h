@@ -1,6 +1,7 @@
 // What differs between two images: of the same run at two instants, or of two runs.
 //
 // Owner:     cli. Ordinary code, one thread.
+// Callers:   `ckpt diff`.
 // Compared:  threads by their id, descriptors by their number, mappings by where they begin (stacks: where
 //            they end), memory page by page. Not compared: clocks, timers, costs.
 #pragma once

@@ -1,6 +1,6 @@
 // Checkpoints of jobs in a directory of images: which there are, and whether they are complete.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: commands that are given a checkpoint of a job.
 #pragma once
 
 #include <cstdint>

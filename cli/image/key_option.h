@@ -1,7 +1,8 @@
 // --key-file of the commands that open images, and CKPT_KEY_FILE.
 //
 // Owner: cli. Ordinary code, one thread. The key is there when the command's callback runs; a key that cannot
-// be had ends the command with its error line (CLI::RuntimeError carries the exit code).
+// be had ends the command with its error line (CLI::RuntimeError carries the exit code). Callers: commands
+// that read images.
 #pragma once
 
 #include <CLI/CLI.hpp>

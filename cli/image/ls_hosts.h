@@ -1,6 +1,6 @@
 // Checkpoints of jobs over several hosts in the list of a directory.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt ls`.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // Names for the numbers in an image's records.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt show`, `ckpt diff`.
 #pragma once
 
 #include <cstdint>

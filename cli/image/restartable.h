@@ -1,6 +1,6 @@
 // Can an image be restarted? What it says itself, and what ckpt-restart finds here and now.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt now`, `ls`, `show`, `verify`, `check`; the agent.
 // Never: starts the program of an image, or changes anything: ckpt-restart --check does neither.
 #pragma once
 

@@ -10,7 +10,7 @@
 // At any time {"say": "failed", "code", "text"}; then it ends. So it does behind a plan of what is lost,
 // which it carries out at the job's priority.
 //
-// Owner: cli, the agent. One thread; the process has those of cluster/keeper/mesh.h.
+// Owner: cli, the agent. One thread; the process has those of cluster/keeper/mesh.h. Callers: the agent.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // The keeper of one host of a job, as that host's agent deals with it.
 //
-// Owner: cli, the agent. Its one thread.
+// Owner: cli, the agent. Its one thread. Callers: the agent, `ckpt back-part`.
 #pragma once
 
 #include <string>

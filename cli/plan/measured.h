@@ -1,6 +1,6 @@
 // What checkpoints of a program have cost so far, from the log of its image directory.
 //
-// Owner: cli. Ordinary code, any thread.
+// Owner: cli. Ordinary code, any thread. Callers: `ckpt plan`.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The overhead ratio over the interval between checkpoints, a curve for each scheme, as SVG.
 //
-// Owner: cli. Ordinary code, any thread.
+// Owner: cli. Ordinary code, any thread. Callers: `ckpt plan`.
 #pragma once
 
 #include <string>

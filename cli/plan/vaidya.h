@@ -3,7 +3,7 @@
 // ("Diskless Checkpointing", section 9.1.1), which are Vaidya's (IEEE Trans. Computers 46(8), 1997).
 //
 // Failures are taken for a Poisson process. All times in seconds.
-// Owner: cli. Ordinary code, any thread.
+// Owner: cli. Ordinary code, any thread. Callers: `ckpt plan`.
 #pragma once
 
 namespace ckpt::cli {

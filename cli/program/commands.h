@@ -1,7 +1,7 @@
 // `ckpt run`, `ckpt check`: for main.cc. Each adds its CLI::App with options, help and exit codes; when
 // chosen, its callback leaves the exit code in `exit`.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: main() of ckpt.
 #pragma once
 
 #include <CLI/CLI.hpp>

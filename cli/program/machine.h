@@ -1,6 +1,6 @@
 // What this machine allows, in words: the probes of base/machine/kernel_caps.h with reasons and remedies.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt check`.
 #pragma once
 
 #include <string>

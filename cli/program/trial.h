@@ -2,6 +2,7 @@
 // taking a checkpoint that is checked and thrown away.
 //
 // Owner: cli. Ordinary code, one thread. The program and all that it has started are killed at the end.
+// Callers: `ckpt check`.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 // --hosts.
 //
 // Owner: cli. Ordinary code, one thread. The job is ended on all hosts, and its images are removed there.
+// Callers: `ckpt check`.
 #pragma once
 
 #include "cli/program/trial.h"

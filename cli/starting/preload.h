@@ -1,6 +1,6 @@
 // Where libckpt_rt.so is, and how to say so in LD_PRELOAD.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt run`, the agent.
 #pragma once
 
 #include <string>

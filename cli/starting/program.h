@@ -1,6 +1,6 @@
 // Can this program be preloaded? Looks at the file as execve(2) and the dynamic linker will.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt run`, `ckpt check`, the restart over hosts.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // Running a command, mostly one of our own, and reading what it prints.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: commands that start others.
 #pragma once
 
 #include <string>

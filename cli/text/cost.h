@@ -1,6 +1,6 @@
 // The cost record of an image: its bytes are the library's, of the size that its version knew.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt ls`, `ckpt show`.
 #pragma once
 
 #include <cstring>

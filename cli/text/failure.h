@@ -1,6 +1,6 @@
 // One-line errors of the command: "ckpt: THING: WHAT (REMEDY)".
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: all commands.
 #pragma once
 
 #include <fmt/core.h>

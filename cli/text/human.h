@@ -1,6 +1,6 @@
 // Bytes, durations and counts as people read them. The only place that turns units into text.
 //
-// Owner: cli. Ordinary code, any thread.
+// Owner: cli. Ordinary code, any thread. Callers: all commands.
 #pragma once
 
 #include <cstdint>

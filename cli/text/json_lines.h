@@ -1,6 +1,6 @@
 // What commands and agents tell each other: lines of JSON.
 //
-// Owner: cli. Any thread.
+// Owner: cli. Any thread. Callers: commands that talk to others in lines.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
 // A progress bar on a terminal's standard error, for work that takes over a second.
 //
-// Owner: cli. Ordinary code, one thread. Draws nothing when standard error is no terminal.
+// Owner: cli. Ordinary code, one thread. Draws nothing when standard error is no terminal. Callers: commands
+// that read whole images.
 #pragma once
 
 #include <cstdint>

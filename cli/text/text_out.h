@@ -1,6 +1,6 @@
 // What came from an image or another program, made fit for a terminal or for JSON.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: all commands.
 #pragma once
 
 #include <fmt/core.h>

@@ -2,6 +2,7 @@
 // the other, parts of a file that do not follow each other would cost the disk's latency each.
 //
 // Owner:     restart. Each object is one thread's.
+// Callers:   StoredBytes.
 // Never:     returns while the kernel may still write into a buffer.
 // Native asynchronous reading, not io_uring: four system calls, one small mapping, and seldom forbidden.
 #pragma once

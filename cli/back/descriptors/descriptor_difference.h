@@ -2,7 +2,7 @@
 // stays the same open file; one that was closed is made again, as a restart makes it, and sent to the
 // program.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: ChannelPlan and ProcessBack.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // What an image says of a socket.
 //
-// Owner: cli. Ordinary code.
+// Owner: cli. Ordinary code. Callers: plans of channels, on one host and over hosts.
 #pragma once
 
 #include <sys/socket.h>

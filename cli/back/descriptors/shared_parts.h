@@ -1,6 +1,6 @@
 // What the processes of a job had in common at a checkpoint: which open files of each, which memory.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: the descriptors' difference, ChannelPlan, ProcessBack.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Which open files of an image a program still has open, and what is in them then and now.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: the descriptors' difference, and what is made anew.
 #pragma once
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // What waits to be received in a socket, as an image tells it, with the descriptors that were sent: is it the
 // same in two images?
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: ChannelPlan.
 #pragma once
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 // their connections to that host are made anew. docs/hosts.md, "Going elsewhere".
 //
 // Owner:     cli, `ckpt back-part`, which the host's agent has started. One thread.
+// Callers:   `ckpt back-part`.
 // Order:     connect_part() comes to the steps prepared, listening and ready with all hosts; until the head
 //            has answered the last nothing of the program is changed. Then it hands each process its sockets.
 // Never:     lets a process go on.

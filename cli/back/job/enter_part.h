@@ -3,7 +3,7 @@
 // their images, and where its /dev/shm and its IPC are.
 //
 // Owner: cli, `ckpt back-part`, before it does anything else. One thread, which need not be of root: the
-//        namespaces are the same user's.
+//        namespaces are the same user's. Callers: `ckpt back-part`.
 #pragma once
 
 #include <sys/types.h>

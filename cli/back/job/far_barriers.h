@@ -1,7 +1,8 @@
 // The barriers of a job that goes back, over several hosts: this process is one more member of this host's
 // gate, and comes to a barrier when all processes of all hosts have (base/protocol/back_gate.h).
 //
-// Owner: cli, job_back.cc. A thread of its own from the commit on, which ends before this does.
+// Owner: cli, job_back.cc. A thread of its own from the commit on, which ends before this does. Callers:
+// JobBack.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // All processes of a job go back to one checkpoint, or none does (docs/back.md, "A job").
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt back`, `ckpt back-part`.
 #pragma once
 
 #include <string>

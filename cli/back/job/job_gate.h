@@ -1,6 +1,6 @@
 // The memory that all processes of a job map while they go back, and its file (base/protocol/back_gate.h).
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: JobBack.
 #pragma once
 
 #include <errno.h>

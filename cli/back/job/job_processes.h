@@ -1,6 +1,6 @@
 // The processes of a job, as /proc shows them now.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: JobBack and ChannelPlan.
 #pragma once
 
 #include <cstdint>

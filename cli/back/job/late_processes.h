@@ -1,7 +1,7 @@
 // The processes of a job that were born since the checkpoint: they stand while the others go back, and are
 // ended then.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: JobBack.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 // what waited in them.
 //
 // Owner: cli, the process `ckpt back-part` that the host's agent has started. The agent passes each step on
-// to the head, and the head's answer back.
+// to the head, and the head's answer back. Callers: what goes back in that process.
 // Threads: one at a time; from the commit on that of FarBarriers.
 #pragma once
 

@@ -1,6 +1,6 @@
 // The sign of life of a host's agent, in memory that the agent shares with its warden and its guard.
 //
-// Owner: cli, the agent, whose thread of beats writes it.
+// Owner: cli, the agent, whose thread of beats writes it. Callers: the guard and the warden.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,7 @@
 //      frozen processes, too. One more is for the agent itself: by its end the head hears of it.
 //
 // Owner: cli, the agent's warden object. take_in() is called by the thread of beats, the others by the
-//        agent's one thread, while that one does not run.
+//        agent's one thread, while that one does not run. Callers: the warden.
 // Never: lets the pipe be closed in order before no process has its signal any more (end()).
 #pragma once
 

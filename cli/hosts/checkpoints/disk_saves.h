@@ -3,6 +3,7 @@
 //
 // Owner: cli, the head. One thread; nothing waits for a save. One at a time, until all hosts have answered,
 // for they hold locks: a checkpoint that comes while another is saved is passed over, unless that one fails.
+// Callers: the head; a restart, which goes on with what was begun.
 #pragma once
 
 #include <optional>

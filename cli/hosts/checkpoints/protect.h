@@ -2,7 +2,7 @@
 // restart, parts that are gone are computed from those that are there. docs/diskless.md.
 //
 // Owner: cli, the head. One thread. What agents say of other things meanwhile is kept for later
-// (CrewHost::early).
+// (CrewHost::early). Callers: the head; a restart.
 #pragma once
 
 #include <functional>

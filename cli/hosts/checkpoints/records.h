@@ -5,7 +5,7 @@
 // lost, and its part of each of those is computed from those of all others. So what one host needs stays on
 // all, and the head decides what goes.
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: the head.
 // Never: gives up what a checkpoint that stays needs.
 #pragma once
 

@@ -1,6 +1,6 @@
 // The head's connections to all host agents: starts the agents, lets them in, sends and receives messages.
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: the head, the restart, and simulated agents.
 #pragma once
 
 #include <functional>

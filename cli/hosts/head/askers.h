@@ -1,7 +1,7 @@
 // Who has asked the head for something: users here, users on the job's hosts through their agents, signals,
 // the clock. They are served one after the other, and each is answered once.
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: the head's loop.
 #pragma once
 
 #include <deque>

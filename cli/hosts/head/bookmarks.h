@@ -1,6 +1,6 @@
 // What the parts of a job say of their connections to each other, put together: docs/hosts.md, "Bookmarks".
 //
-// Owner: cli, the head. One thread. Never: talks to a host.
+// Owner: cli, the head. One thread. Callers: the head's loop. Never: talks to a host.
 #pragma once
 
 #include <cstdint>

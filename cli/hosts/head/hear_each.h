@@ -1,6 +1,6 @@
 // Waits until each host of a crew has said what is awaited of it.
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: moves and restarts.
 // Never: loses a message: what nobody awaits goes to CrewHost::early.
 #pragma once
 

@@ -1,6 +1,6 @@
 // ckpt migrate: the processes of one host of a job go on elsewhere. docs/hosts.md, "Going elsewhere".
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: the head's loop.
 // Order: prepare() while the job runs; bring() and end_all() while all its processes stand behind a
 // checkpoint that counts.
 // Never: ends a process before all hosts have said that theirs stand; has the job come back before all have

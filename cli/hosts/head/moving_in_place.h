@@ -1,7 +1,7 @@
 // ckpt migrate while the others stay: the processes of one host go on elsewhere, and those of all other hosts
 // stand at the same instant and get new connections to them. docs/hosts.md, "Going elsewhere".
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: the head's loop.
 // Order: run() while all processes stand behind a checkpoint that counts; then the checkpoint's commit lets
 // those of the other
 //        hosts go, and release() those of the new one.

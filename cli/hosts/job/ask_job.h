@@ -1,6 +1,6 @@
 // How a user's command finds the job over several hosts that a process of this host belongs to.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt now`, `back`, `migrate`; the agent.
 #pragma once
 
 #include <optional>

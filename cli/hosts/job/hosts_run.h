@@ -1,6 +1,6 @@
 // What the head of a job over hosts was told: hosts, program, settings.
 //
-// Owner: cli. Ordinary code, any thread.
+// Owner: cli. Ordinary code, any thread. Callers: all of cli that knows of hosts.
 #pragma once
 
 #include <map>

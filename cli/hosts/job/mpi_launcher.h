@@ -1,6 +1,6 @@
 // mpirun and its kin, which start programs on other hosts: what of them `ckpt run` has to know.
 //
-// Owner: cli. Ordinary code, any thread.
+// Owner: cli. Ordinary code, any thread. Callers: `ckpt run`.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // A job in an allocation of Slurm: which hosts it has, how agents are started there, and srun, in whose place
 // ckpt-srun comes (docs/srun.md).
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: `ckpt run`, `ckpt hosts`, the agent.
 #pragma once
 
 #include <map>

@@ -1,7 +1,7 @@
 // Sockets by which users ask the agent or head on their host: abstract names, which have no file. Only the
 // same user and root are answered.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: the head and the agents.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // ckpt back of a job over several hosts: the processes of all hosts go back to a checkpoint in place, or none
 // does. docs/back.md, "A job over hosts".
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: the head.
 // Never:     lets a process go on before those of all hosts have gone back.
 #pragma once
 

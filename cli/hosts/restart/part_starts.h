@@ -1,7 +1,7 @@
 // Before the parts of a checkpoint come back: what is missing of them is computed, and each agent is told
 // where all hosts are now.
 //
-// Owner: cli, the head. One thread.
+// Owner: cli, the head. One thread. Callers: restarts and moves.
 #pragma once
 
 #include <string>

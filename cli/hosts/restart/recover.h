@@ -3,6 +3,7 @@
 //
 // Owner: cli, the head. One thread. What is lost is computed from the memory of the others
 // (cli/hosts/checkpoints/protect.h) where there is redundancy; else each host must be able to read its part.
+// Callers: the restart; the head, when a host is lost.
 #pragma once
 
 #include <functional>

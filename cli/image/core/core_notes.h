@@ -3,6 +3,7 @@
 // Owner:     cli. Ordinary code, one thread.
 // No NT_SIGINFO: no signal ended the process, and pr_cursig is 0. Signals that were pending are in
 // pr_sigpend. A main thread that had already exited has no registers and no note.
+// Callers:   the writer of core files.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
 // An image as an ELF core file, for gdb and everything else that reads core files.
 //
 // Owner:     cli. Ordinary code, one thread.
+// Callers:   `ckpt core`.
 // Sparse:    holes and zero pages take no space. What the image does not hold because it is in a file
 //            that is mapped there (program, libraries) is left to the reader, which finds it by NT_FILE.
 // Never:     leaves half a core file under its name.

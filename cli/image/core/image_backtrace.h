@@ -3,6 +3,7 @@
 // Owner:     cli. Ordinary code, one thread. elfutils' libdwfl does the work.
 // A file that is gone or no longer the one that was mapped (build id) is left out: frames in it have
 // no names, and below one of them the backtrace may end.
+// Callers:   `ckpt show`.
 #pragma once
 
 #include <memory>

@@ -2,6 +2,7 @@
 // of this machine when it is the same.
 //
 // Owner:     cli. Ordinary code. The bytes live as long as the image, or as this process.
+// Callers:   `ckpt core`, `ckpt show`.
 #pragma once
 
 #include "image/read/image_meta.h"

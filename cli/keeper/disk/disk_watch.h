@@ -2,7 +2,7 @@
 // priority, that sees by inotify what is committed in the keeper's memory. The program waits for nothing of
 // it.
 //
-// Owner: cli, the keeper. Ends with the keeper.
+// Owner: cli, the keeper. Ends with the keeper. Callers: the keeper, when it starts.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // A checkpoint that a keeper holds, once more on a disk: images full, whatever increments they were, so that
 // it needs nothing but its own directory to come back.
 //
-// Owner: cli. Ordinary code, one thread.
+// Owner: cli. Ordinary code, one thread. Callers: the keeper, and the process that saves.
 // Never: leaves half of one under its name; removes an older one before the newer is complete.
 #pragma once
 

@@ -9,6 +9,7 @@
 // RLIMIT_NICE; else nothing changes.
 //
 // Owner:     the thread of ours that calls begin(); it alone calls end().
+// Callers:   the agent and the thread that serves faults.
 // Never:     kept by the agent while it copies in order, nor taken by the writer: both work beside the
 //            program.
 #pragma once
