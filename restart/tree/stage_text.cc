@@ -237,8 +237,13 @@ std::vector<std::string> library_note_lines(uint32_t notes) {
         "memory could not be sealed again (mseal): it may be changed now; does this kernel know the call "
         "(Linux 6.10)?"},
        {kNoteSegments,
-        "segments of the program's own (modify_ldt) could not be made again: does this kernel have the call "
-        "(CONFIG_MODIFY_LDT_SYSCALL)?"},
+        "segments of the program's own (modify_ldt, set_thread_area) are not there again, or a register that "
+        "named one is empty: does this kernel have the call (CONFIG_MODIFY_LDT_SYSCALL) and segments of 16 "
+        "bits "
+        "(CONFIG_X86_16BIT)? Under seccomp filters, as in a container, they are not saved"},
+       {kNoteThreadCapabilities,
+        "a thread that had ended and was made again has fewer capabilities than it had: the first thread has "
+        "given them up"},
        {kNoteMemoryPolicy,
         "on which nodes memory is to lie (set_mempolicy, mbind, numactl) could not be set as it was: this "
         "machine has other nodes"}});
