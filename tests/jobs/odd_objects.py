@@ -231,6 +231,17 @@ last['core filter'] = core_filter
 live()
 """
 
+# No call reads the program that chooses among sockets of packets.
+FANOUT = COMMON + r"""
+packet = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+packet.bind(('lo', 3))
+packet.setsockopt(263, 18, 6 << 16 | 8)
+rule = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))
+packet.setsockopt(263, 22, struct.pack('HxxxxxxQ', 1, ctypes.addressof(rule)))
+facts['group'] = lambda: option(packet, 263, 18)
+live()
+"""
+
 LAST_ALONE = {"its expiration": repr((1).to_bytes(8, "little")), "reset": "ECONNRESET", "a spent watch": [],
               "a terminal that was left": "EIO", "a group": "b'all'", "signals": [44, 12, 44, 44],
               "processor time goes on": True}
@@ -294,6 +305,12 @@ class OddObjects(unittest.TestCase):
         told = come_back(self, "odd-undumpable", UNDUMPABLE, NOBODY)
         self.assertEqual(told["before"], {"dumpable": 0})
         self.assertEqual(told["last"], {"processor time goes on": True, "core filter": "00000011\n"})
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root")
+    def test_a_program_that_chooses_among_packet_sockets_is_named(self):
+        said = []
+        come_back(self, "odd-fanout", FANOUT, hear=said.append)
+        self.assertEqual(len([n for n in said[0]["notes"] if "PACKET_FANOUT_DATA" in n]), 1, said)
 
     def test_tree(self):
         told = come_back(self, "odd-tree", TREE)
