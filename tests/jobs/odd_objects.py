@@ -310,7 +310,7 @@ class OddObjects(unittest.TestCase):
     def test_a_program_that_chooses_among_packet_sockets_is_named(self):
         said = []
         come_back(self, "odd-fanout", FANOUT, hear=said.append)
-        self.assertEqual(len([n for n in said[0]["notes"] if "PACKET_FANOUT_DATA" in n]), 1, said)
+        self.assertEqual(len([n for n in said[0].get("notes", []) if "PACKET_FANOUT_DATA" in n]), 1, said)
 
     def test_tree(self):
         told = come_back(self, "odd-tree", TREE)
