@@ -70,14 +70,15 @@ enum LibraryNote : uint32_t {
   kNoteIoPriority = 1u << 2,   // of some thread
   kNoteFutureLocks = 1u << 3,  // mlockall(MCL_FUTURE)
   kNoteOomScore = 1u << 4,
-  kNoteAmbient = 1u << 5,       // ambient capabilities
-  kNoteThreadUser = 1u << 6,    // users or groups of some thread
-  kNoteGuards = 1u << 8,        // MADV_GUARD_INSTALL
-  kNoteSeals = 1u << 9,         // mseal(2)
-  kNoteThreadSets = 1u << 10,   // of some thread: bounding set
-  kNoteSecureBits = 1u << 11,   // of some thread
-  kNoteSegments = 1u << 12,     // modify_ldt(2)
-  kNoteMemoryPolicy = 1u << 7,  // of some thread or memory: nodes that this machine does not have
+  kNoteAmbient = 1u << 5,              // ambient capabilities
+  kNoteThreadUser = 1u << 6,           // users or groups of some thread
+  kNoteGuards = 1u << 8,               // MADV_GUARD_INSTALL
+  kNoteSeals = 1u << 9,                // mseal(2)
+  kNoteThreadSets = 1u << 10,          // of some thread: bounding set
+  kNoteSecureBits = 1u << 11,          // of some thread
+  kNoteSegments = 1u << 12,            // modify_ldt(2), or a register that names a segment
+  kNoteThreadCapabilities = 1u << 13,  // `ckpt back`: of a thread that was made again
+  kNoteMemoryPolicy = 1u << 7,         // of some thread or memory: nodes that this machine does not have
 };
 
 enum class RestartStopped : uint32_t {

@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/protocol/back_gate.h"
+#include "base/protocol/library_notes.h"
 #include "cli/back/program_look.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -431,7 +432,12 @@ Result<Answer> ProcessBack::answer() {
   answer->emplace_back("image", image_->path());
   answer->emplace_back("sequence", fmt::format("{}", image_->brief().sequence));
   answer->emplace_back("total_ns", fmt::format("{}", now_ns() - started_ns_));
+  const uint64_t of_library = number_of(*answer, "library_notes");
+  std::erase_if(*answer, [](const auto& line) { return line.first == "library_notes"; });
   for (const std::string& note : notes_) answer->emplace_back("note", note);
+  for (const LibraryNoteText& t : kLibraryNoteTexts) {
+    if ((of_library & t.note) != 0) answer->emplace_back("note", t.line);
+  }
   return answer;
 }
 

@@ -1,5 +1,6 @@
 // Going back: signals, timers, limits and settings, when memory and descriptors are as they were.
 #include <errno.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
@@ -86,6 +87,12 @@ void BackRun::before_go(void* self) {
 // All of this process is as it was. Of a job: everywhere.
 void BackRun::all_ready(void* self) {
   auto& run = *static_cast<BackRun*>(self);
+  if (const auto [error, tid] = run.threads_.failure(); error != 0)
+    run.die("giving a thread its rights and state", error, static_cast<uint64_t>(tid));
+  // A thread that has become another user has changed it. Only these two can be set.
+  const bool dumpable = saved_process.dumpable == 1;
+  if (dumpable != (sys::call(__NR_prctl, PR_GET_DUMPABLE, 0L, 0L, 0L, 0L) == 1))
+    sys::call(__NR_prctl, PR_SET_DUMPABLE, long{dumpable}, 0L, 0L, 0L);
   if (run.gate_.is_open()) run.come_to(kBackParts + 1, false);
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/protocol/restart_protocol.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -233,9 +234,12 @@ void ParkedThreads::go_on(void* t) {
         own,
         {false, 0, 0, 0, saved_process.cap_bounding, saved_process.cap_ambient, saved_process.secure_bits},
         notes);
+    ThreadCredentials now;
+    save_credentials_in_handler(now);
+    if (now.known && (own.permitted & ~now.permitted) != 0) notes |= kNoteThreadCapabilities;
   }
-  // The thread's rights, pointer or words could not be set: it must not run.
-  if (r != 0) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kInternal));
+  // relaxed: as of the notes.
+  if (r != 0 && !all.failed_.exchange(true, std::memory_order_relaxed)) all.failure_ = {r, thread.tid};
   // relaxed: read when all are ready, which orders it.
   all.notes_.fetch_or(notes, std::memory_order_relaxed);
   all.ready_.fetch_add(1, std::memory_order_release);

@@ -53,8 +53,14 @@ class ParkedThreads {
   std::span<Thread* const> threads() const { return threads_.span(); }
 
   // before_go(argument) is called on the executor. Then each thread takes what its slot says; when all have,
-  // all_ready(argument) is called here, and all go on. Returns when none uses our memory any more. The
-  // LibraryNotes.
+  // all_ready(argument) is called here, and all go on. Where failure() is set all_ready must not return.
+  // Returns when none uses our memory any more. The LibraryNotes.
+  // A thread whose rights, pointer or words could not be set: it must not run.
+  struct Failure {
+    long error = 0;
+    int tid = 0;
+  };
+  Failure failure() const { return failure_; }
   uint32_t resume(void (*before_go)(void*), void (*all_ready)(void*), void* argument);
 
  private:
@@ -71,6 +77,8 @@ class ParkedThreads {
   FutexWord parked_{0};
   FutexWord ready_{0}, go_{0}, left_{0};
   std::atomic<uint32_t> notes_{0};
+  std::atomic<bool> failed_{false};
+  Failure failure_;  // of the first to fail; read when all are ready
 };
 
 }  // namespace ckpt

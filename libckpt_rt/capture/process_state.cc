@@ -18,9 +18,9 @@
 #include "base/machine/cpu_features.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/capture/descriptor_table.h"
 #include "libckpt_rt/capture/long_path.h"
 #include "libckpt_rt/capture/membarrier.h"
-#include "libckpt_rt/capture/segment_table.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/processor_time.h"
@@ -255,7 +255,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
     }
   }
   state.membarrier = membarrier_registrations();
-  segment_table::note_stopped(texts.filtered());
+  descriptor_table::note_stopped(texts.filtered());
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
   state.future_locks = future_locks();
   auto line = [&]<size_t kSize>(ProcessTexts::Text which, char(&to)[kSize]) {
@@ -269,6 +269,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
     return r < 0 ? -1 : static_cast<int>(r);
   };
   state.secure_bits = ask(PR_GET_SECUREBITS);
+  state.dumpable = ask(PR_GET_DUMPABLE);
   state.memory_merge = ask(kGetMemoryMerge);
   state.no_new_code = ask(kGetMdwe);
   processor_time::note_process();
@@ -291,7 +292,7 @@ uint32_t restore_process_settings(const ProcessState& state) {
   uint32_t notes = 0;
   if (state.future_locks != 0 && sys::call(__NR_mlockall, long{state.future_locks}) != 0)
     notes |= kNoteFutureLocks;
-  notes |= segment_table::restore();
+  notes |= descriptor_table::restore();
   if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
   write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
   if (state.memory_merge > 0) sys::call(__NR_prctl, long{kSetMemoryMerge}, 1L, 0L, 0L, 0L);

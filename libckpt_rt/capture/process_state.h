@@ -33,6 +33,7 @@ struct ProcessState {
   char oom_score_adj[16];  // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
   char core_filter[16];
   int memory_merge, no_new_code;  // of prctl(2); -1: this kernel does not say
+  int dumpable;                   // PR_GET_DUMPABLE
   int stop_signal;                // by which the process was stopped; 0: it was not
 };
 

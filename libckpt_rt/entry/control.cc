@@ -296,6 +296,7 @@ void answer_back(Answer& answer, int fd) {
   answer.line("threads_ended {}", c.ended);
   answer.line("threads_made {}", c.made);
   answer.line("generation {}", c.generation);
+  answer.line("library_notes {}", c.notes);
   answer.line("done");
 }
 

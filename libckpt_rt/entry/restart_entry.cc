@@ -42,6 +42,7 @@
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/libc.h"
 #include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/interpose/waits/clock.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -76,7 +77,6 @@ struct Restart {
   FutexWord rings_made{0};
   FutexWord ready{0};
   FutexWord go{0};
-  bool dumpable;
   std::atomic<uint32_t> notes{0};  // LibraryNotes
 };
 constinit Restart restart{};
@@ -253,8 +253,7 @@ void release_all() {
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
   add_notes(kept_settings::say_again());
-  // A thread that has become another user has changed it.
-  if (restart.dumpable) sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L);
+  if (saved_process.dumpable == 1) sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L);
   if (of_job) {
     take_notices_of_children();
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
@@ -353,7 +352,6 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.args = *args;
   restart.threads = 0;
   restart.notes.store(0, std::memory_order_relaxed);
-  restart.dumpable = sys::call(__NR_prctl, PR_GET_DUMPABLE, 0L, 0L, 0L, 0L) == 1;
   for (FutexWord* w : {&restart.created, &restart.rings, &restart.rings_made, &restart.ready, &restart.go})
     w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
@@ -363,6 +361,9 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
     fail(RestartStage::kSignals, -EFAULT, 0);
   reset_library();
   interposition_after_restart();
+  for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
+    if (s->time_stamps == PR_TSC_SIGSEGV) forbid_counter();
+  }
   long r = restore_signal_actions(saved_process);
   if (r != 0) fail(RestartStage::kSignals, r, 0);
   report(RestartStage::kSignals, 0, 0);
@@ -373,10 +374,11 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   report(RestartStage::kTimers, 0, 0);
   // Ahead of the threads: one that becomes another user makes /proc/self root's.
   add_notes(restore_process_settings(saved_process));
-  // Until all threads have given up what ckpt-restart may do (release_all): whoever may trace one of them
-  // that has could use the others by their common memory. /proc/self is root's from here on, so what is
-  // written there (libc's jumps, the settings above) comes before.
-  if ((args->set_capabilities & kSetsCapabilities) != 0)
+  // Dumpable until here, whatever the program was, and what it was again when all threads have given up what
+  // ckpt-restart may do (release_all): whoever may trace one of them that has could use the others by their
+  // common memory. /proc/self is root's from here on, so what is written there (libc's jumps, the settings
+  // above) comes before.
+  if ((args->set_capabilities & kSetsCapabilities) != 0 || saved_process.dumpable != 1)
     sys::call(__NR_prctl, PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
   restart.created.store(1, std::memory_order_release);
   futex_wake(restart.created);

@@ -39,17 +39,22 @@ void StopWorld::await(ThreadSlot& slot) {
 
 namespace {
 
-// The agent's own: SIGXFSZ, where the image met the program's limit (RLIMIT_FSIZE). Sent to the process it
-// would end the program. Of a standard signal that waits for the process too the agent is given its own.
-void give_up_own_signals(uint64_t except) {
+// What the kernel sends to a thread that writes.
+constexpr uint64_t kOfWriters = 1ull << (SIGXFSZ - 1) | 1ull << (SIGPIPE - 1);
+
+// False: not known which are. The agent's own: SIGXFSZ, where the image met the program's limit
+// (RLIMIT_FSIZE). Sent to the process it would end the program. Of a standard signal that waits for the
+// process too the agent is given its own.
+bool give_up_own_signals(uint64_t except) {
   SignalMasks own;
-  if (!read_signal_masks(sys::gettid(), own)) return;
+  if (!read_signal_masks(sys::gettid(), own)) return false;
   constexpr timespec kNow{0, 0};
   constexpr uint64_t kStandard = (1ull << 31) - 1;  // 1 to 31; real-time signals come behind them
   for (uint64_t left = own.thread & ~except & kStandard; left != 0; left &= left - 1) {
     const uint64_t one = left & -left;
     sys::call(__NR_rt_sigtimedwait, &one, 0L, &kNow, sizeof(one));
   }
+  return true;
 }
 
 }  // namespace
@@ -67,9 +72,10 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   // up its own.
   uint64_t process = 0;
   sys::call(__NR_rt_sigpending, &process, sizeof(process));
-  if ((process & ~look.except) != 0) {
-    give_up_own_signals(look.except);
+  if ((process & ~look.except & kOfWriters) != 0) {
+    const bool are_of_process = give_up_own_signals(look.except);
     sys::call(__NR_rt_sigpending, &process, sizeof(process));
+    if (!are_of_process) process &= ~kOfWriters;
   }
   // relaxed: no signal of ours is left, and every thread has looked at the signal that it took.
   if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);

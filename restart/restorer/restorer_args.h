@@ -173,7 +173,6 @@ struct RestorerArgs {
   int32_t exe_fd;
 
   uint32_t personality;
-  int32_t dumpable;
   uint64_t parent_death_signal;  // of a job, whose parents come back; 0 none
 
   // Credentials, when we may change them. What the library needs stays until it has made the threads: it sets

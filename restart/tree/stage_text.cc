@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 
+#include "base/protocol/library_notes.h"
 #include "restart/restorer/restorer_args.h"
 
 namespace ckpt {
@@ -210,38 +211,11 @@ std::vector<std::string> restorer_note_lines(uint32_t notes) {
 }
 
 std::vector<std::string> library_note_lines(uint32_t notes) {
-  return lines_of(
-      notes,
-      {{kNoteScheduling,
-        "a thread's nice value or scheduling policy could not be set as it was (it needs CAP_SYS_NICE)"},
-       {kNoteAffinity,
-        "a thread was bound to processors that this machine does not have, or does not give us"},
-       {kNoteIoPriority, "a thread's I/O priority could not be set as it was (ionice)"},
-       {kNoteFutureLocks,
-        "mlockall(MCL_FUTURE) was refused: memory mapped from now on is not locked; raise ulimit -l"},
-       {kNoteOomScore, "oom_score_adj could not be lowered to what it was (it needs CAP_SYS_RESOURCE)"},
-       {kNoteAmbient, "ambient capabilities could not be set as they were"},
-       {kNoteThreadUser,
-        "a thread had another user or groups than the first thread: it has those of the first now, for "
-        "ckpt-restart may not choose them"},
-       {kNoteThreadSets,
-        "a thread's bounding set of capabilities could not be set as it was: to make it smaller needs "
-        "CAP_SETPCAP, and it cannot be larger than the first thread's"},
-       {kNoteSecureBits,
-        "what being root means to the program (PR_SET_SECUREBITS) could not be set as it was, which needs "
-        "CAP_SETPCAP: it means what it does by default"},
-       {kNoteGuards,
-        "guard regions (MADV_GUARD_INSTALL) could not be made again: they are memory of zeros now; does this "
-        "kernel know them (Linux 6.13)?"},
-       {kNoteSeals,
-        "memory could not be sealed again (mseal): it may be changed now; does this kernel know the call "
-        "(Linux 6.10)?"},
-       {kNoteSegments,
-        "segments of the program's own (modify_ldt) could not be made again: does this kernel have the call "
-        "(CONFIG_MODIFY_LDT_SYSCALL)?"},
-       {kNoteMemoryPolicy,
-        "on which nodes memory is to lie (set_mempolicy, mbind, numactl) could not be set as it was: this "
-        "machine has other nodes"}});
+  std::vector<std::string> lines;
+  for (const LibraryNoteText& t : kLibraryNoteTexts) {
+    if ((notes & t.note) != 0) lines.emplace_back(t.line);
+  }
+  return lines;
 }
 
 }  // namespace ckpt

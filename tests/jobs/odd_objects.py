@@ -216,6 +216,32 @@ last['ends'] = end
 live()
 """
 
+# As ssh-agent: nobody else of its user may look at its memory, and what it has in /proc is root's.
+UNDUMPABLE = COMMON + r"""
+while time.process_time() < 0.2: pass
+last['processor time goes on'] = lambda: time.process_time() >= 0.2
+with open('/proc/self/coredump_filter', 'w') as f: f.write('0x11')
+libc.prctl(4, 0)
+facts['dumpable'] = lambda: libc.prctl(3)
+def core_filter():
+    libc.prctl(4, 1)
+    try: return open('/proc/self/coredump_filter').read()
+    finally: libc.prctl(4, 0)
+last['core filter'] = core_filter
+live()
+"""
+
+# No call reads the program that chooses among sockets of packets.
+FANOUT = COMMON + r"""
+packet = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+packet.bind(('lo', 3))
+packet.setsockopt(263, 18, 6 << 16 | 8)
+rule = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))
+packet.setsockopt(263, 22, struct.pack('HxxxxxxQ', 1, ctypes.addressof(rule)))
+facts['group'] = lambda: option(packet, 263, 18)
+live()
+"""
+
 LAST_ALONE = {"its expiration": repr((1).to_bytes(8, "little")), "reset": "ECONNRESET", "a spent watch": [],
               "a terminal that was left": "EIO", "a group": "b'all'", "signals": [44, 12, 44, 44],
               "processor time goes on": True}
@@ -273,6 +299,18 @@ class OddObjects(unittest.TestCase):
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
     def test_alone_as_user(self):
         self.assertEqual(come_back(self, "odd-alone-user", ALONE, NOBODY)["last"], LAST_ALONE)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_an_undumpable_program_of_a_user(self):
+        told = come_back(self, "odd-undumpable", UNDUMPABLE, NOBODY)
+        self.assertEqual(told["before"], {"dumpable": 0})
+        self.assertEqual(told["last"], {"processor time goes on": True, "core filter": "00000011\n"})
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root")
+    def test_a_program_that_chooses_among_packet_sockets_is_named(self):
+        said = []
+        come_back(self, "odd-fanout", FANOUT, hear=said.append)
+        self.assertEqual(len([n for n in said[0].get("notes", []) if "PACKET_FANOUT_DATA" in n]), 1, said)
 
     def test_tree(self):
         told = come_back(self, "odd-tree", TREE)

@@ -3,6 +3,7 @@
 checkpoint they say after the restart."""
 import json
 import os
+import resource
 import shutil
 import sys
 import unittest
@@ -296,7 +297,7 @@ LAST = {"seals of one that was sent": 2, "around the mark": ["b'ab'", "b'cd'"], 
 # The agent is sent SIGXFSZ, which is not the program's; that some signal waits makes the stop look at all that do.
 LIMITED = r"""
 import os, resource, signal, time
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 os.kill(os.getpid(), signal.SIGUSR1)
@@ -326,18 +327,25 @@ class Overlooked(unittest.TestCase):
         self.assertEqual(told["last"], {"end": ["ECHILD", 7, 7, 2, 1, True, 5]})
         self.assertEqual(told["before"]["lock of one that was sent"], "EAGAIN")
 
-    def refused(self, name, program, why, code=76, uid=0):
+    def refused(self, name, program, why, code=76, uid=0, then=lambda tree: None):
         tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
         try:
             tree.run()
             wait_for(os.path.join(tree.work, "before"), tree)
             with self.assertRaisesRegex(AssertionError, f"(?s)exit code {code}.*{why}"):
                 tree.checkpoint(tree.child.pid)
+            then(tree)
         finally:
             tree.close(False)
 
+    @unittest.skipUnless(os.geteuid() == 0, "needs root")
     def test_an_image_that_meets_a_limit_ends_no_program(self):
-        self.refused("overlooked-limit", LIMITED, "larger than a file may be", 74)
+        def with_room(tree):
+            hard = resource.prlimit(tree.child.pid, resource.RLIMIT_FSIZE)[1]
+            resource.prlimit(tree.child.pid, resource.RLIMIT_FSIZE, (hard, hard))
+            tree.checkpoint(tree.child.pid)
+            self.assertIsNone(tree.child.poll(), tree.said())
+        self.refused("overlooked-limit", LIMITED, "larger than a file may be", 74, then=with_room)
 
     def test_descriptors_of_a_threads_own_are_named(self):
         self.refused("overlooked-files", OWN_FILES, "descriptors of its own")

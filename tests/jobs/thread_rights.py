@@ -120,6 +120,9 @@ def worker():
 thread = threading.Thread(target=worker, daemon=True)
 thread.start()
 ready.acquire()
+#FIRST
+done(libc.prctl(4, 1))
+facts['dumpable'] = lambda: libc.prctl(3)
 facts['worker'] = lambda: status_of(thread.native_id)
 tell('before')
 while not os.path.exists('end'):
@@ -132,6 +135,9 @@ thread.join()
 open('ended', 'w').close()
 time.sleep(1000)
 """
+
+# The other way: the first has given up one since it has started the worker.
+FIRST_GIVES_UP = ENDS_LATER.replace("    become(65534)\n", "").replace("#FIRST", "set_capabilities(ALL & ~(1 << NET_ADMIN), ALL & ~(1 << NET_ADMIN))")
 
 
 @unittest.skipUnless(os.geteuid() == 0, "needs root")
@@ -162,8 +168,9 @@ class ThreadRights(unittest.TestCase):
         self.assertEqual(before["secure bits"], [4, 4, 4, 4])
         self.assertEqual(self.value(before["threads"][0], "Uid"), ["65534"] * 4)
 
-    def test_a_thread_that_going_back_makes_again(self):
-        tree = job_tree.Tree("rights-back", [sys.executable, "-c", ENDS_LATER])
+    def makes_again(self, name, program):
+        """What it told before and after going back, and what that said."""
+        tree = job_tree.Tree(name, [sys.executable, "-c", program])
         path = lambda name: os.path.join(tree.work, name)
         failed = True
         try:
@@ -181,12 +188,24 @@ class ThreadRights(unittest.TestCase):
             told = []
             for name in "before", "after":
                 with open(path(name), encoding="ascii") as f:
-                    told.append(json.load(f)["worker"])
-            self.assertEqual(told[0], told[1])
-            self.assertEqual(self.value(told[1], "Uid"), ["65534"] * 4)
+                    told.append(json.load(f))
+            self.assertEqual([t["dumpable"] for t in told], [1, 1])
             failed = False
+            return told[0]["worker"], told[1]["worker"], back.stdout + back.stderr
         finally:
             tree.close(failed)
+
+    def test_a_thread_that_going_back_makes_again(self):
+        before, after, said = self.makes_again("rights-back", ENDS_LATER)
+        self.assertEqual(before, after)
+        self.assertEqual(self.value(after, "Uid"), ["65534"] * 4)
+        self.assertNotIn("fewer capabilities", said)
+
+    def test_a_thread_with_more_rights_than_the_first_that_going_back_makes_again(self):
+        before, after, said = self.makes_again("rights-back-less", FIRST_GIVES_UP)
+        gone = int(self.value(before, "CapPrm")[0], 16) ^ int(self.value(after, "CapPrm")[0], 16)
+        self.assertEqual(gone, 1 << 12)
+        self.assertIn("fewer capabilities", said)
 
     def test_the_first_alone_has_a_filter(self):
         self.assertEqual(self.value(self.about_threads("rights-first", FIRST_IS_FILTERED)["threads"][0], "Uid"), ["65534"] * 4)

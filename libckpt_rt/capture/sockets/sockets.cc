@@ -259,6 +259,16 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
              "(SO_REUSEPORT) who gets what comes: after a restart the kernel does",
              d.fd, d.path));
   }
+  constexpr int kPacketFanout = 18, kByProgram = 6, kByEbpf = 7;  // PACKET_FANOUT and two of its kinds
+  const int fanout =
+      detail.domain == AF_PACKET ? socket_option(socket, SOL_PACKET, kPacketFanout) >> 16 & 0xff : 0;
+  if (fanout == kByProgram || fanout == kByEbpf) {
+    CKPT_TRY(note(
+        1,
+        "descriptor {} ({}): a program (PACKET_FANOUT_DATA) chooses in its group of sockets who gets what "
+        "comes: nobody can read it, and after a restart the first of them gets all",
+        d.fd, d.path));
+  }
   const bool may_be_in_groups = is_internet(s) && detail.type != SOCK_STREAM;
   if (may_be_in_groups &&
       (!put_multicast_groups(look, *arena_, socket, false) ||

@@ -61,10 +61,50 @@ own_rseq::Area rseq_area(uint64_t fs_base) {
   return own.address != 0 && rseq_registered(own) ? own : own_rseq::Area{};
 }
 
+// To load a segment that is not there would be a fault.
+bool is_there(uint16_t segment) {
+  constexpr uint32_t kPresent = 1u << 15;
+  uint32_t rights = 0;
+  bool known;
+  asm volatile("lar %2, %1" : "=@ccz"(known), "+r"(rights) : "r"(uint32_t{segment}));
+  return known && (rights & kPresent) != 0;
+}
+
 bool may_read(uint16_t segment) {
   bool readable;
   asm volatile("verr %1" : "=@ccz"(readable) : "r"(segment));
-  return readable;
+  return readable && is_there(segment);
+}
+
+// A thread of `ckpt back` may have others now: what is not there is emptied. FS and GS after their bases.
+void load_segments(const ThreadSlot& slot, uint32_t& notes) {
+  auto loadable = [&](uint16_t segment) {
+    if (segment == 0 || may_read(segment)) return segment;
+    notes |= kNoteSegments;
+    return uint16_t{0};
+  };
+  const uint16_t data = loadable(slot.data_segment), extra = loadable(slot.extra_segment);
+  asm volatile("mov %0, %%ds\n\tmov %1, %%es" : : "r"(data), "r"(extra));
+  // To set the base empties the register (arch_prctl(2)), and to load it sets the base: what is loaded is
+  // right where the base is the segment's, as it is for who has loaded one.
+  const uint16_t fs = loadable(slot.fs_segment), gs = loadable(slot.gs_segment);
+  uint64_t base = 0;
+  if (fs != 0) {
+    asm volatile("mov %0, %%fs" : : "r"(fs));
+    sys::call(__NR_arch_prctl, ARCH_GET_FS, &base);
+    if (base != slot.fs_base) sys::call(__NR_arch_prctl, ARCH_SET_FS, slot.fs_base);
+  }
+  if (gs != 0) {
+    asm volatile("mov %0, %%gs" : : "r"(gs));
+    sys::call(__NR_arch_prctl, ARCH_GET_GS, &base);
+    if (base != slot.gs_base) sys::call(__NR_arch_prctl, ARCH_SET_GS, slot.gs_base);
+  }
+  const auto code = static_cast<uint16_t>(slot.frame->uc_mcontext.gregs[REG_CSGSFS]);
+  const auto stack = static_cast<uint16_t>(slot.frame->uc_mcontext.gregs[REG_CSGSFS] >> 48);
+  constexpr uint16_t kOfProgram = 4;  // in the table of modify_ldt(2)
+  for (const uint16_t segment : {code, stack}) {
+    if ((segment & kOfProgram) != 0 && !is_there(segment)) notes |= kNoteSegments;
+  }
 }
 
 }  // namespace
@@ -97,11 +137,15 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   slot.timer_slack_ns = slack > 0 ? static_cast<uint64_t>(slack) : 0;
   sys::call(__NR_prctl, PR_GET_PDEATHSIG, &slot.parent_death_signal);
   slot.machine_check = static_cast<int32_t>(sys::call(__NR_prctl, PR_MCE_KILL_GET, 0L, 0L, 0L, 0L));
-  sys::call(__NR_prctl, PR_GET_TSC, &slot.time_stamps);
   asm volatile("mov %%ds, %0" : "=r"(slot.data_segment));
   asm volatile("mov %%es, %0" : "=r"(slot.extra_segment));
+  asm volatile("mov %%fs, %0" : "=r"(slot.fs_segment));
+  asm volatile("mov %%gs, %0" : "=r"(slot.gs_segment));
   save_credentials_in_handler(slot.credentials);
-  if (slot.credentials.known) slot.memory_policy = memory_policy();  // filters may punish the question
+  if (slot.credentials.known) {  // filters may punish the questions
+    slot.memory_policy = memory_policy();
+    sys::call(__NR_prctl, PR_GET_TSC, &slot.time_stamps);
+  }
   sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
 }
 
@@ -156,7 +200,13 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
     if (sys::failed(r) && first_error == 0) first_error = r;
   };
   check(sys::call(__NR_arch_prctl, ARCH_SET_FS, slot.fs_base));
-  if (slot.gs_base != 0) check(sys::call(__NR_arch_prctl, ARCH_SET_GS, slot.gs_base));
+  // In `ckpt back` the thread may have one of later.
+  uint64_t gs_base = 0;
+  sys::call(__NR_arch_prctl, ARCH_GET_GS, &gs_base);
+  uint16_t gs_segment;
+  asm volatile("mov %%gs, %0" : "=r"(gs_segment));
+  if (gs_base != slot.gs_base || gs_segment != 0)
+    check(sys::call(__NR_arch_prctl, ARCH_SET_GS, slot.gs_base));
   if (slot.robust_list != 0) check(sys::call(__NR_set_robust_list, slot.robust_list, slot.robust_list_len));
   sys::call(__NR_set_tid_address, slot.clear_child_tid);
   if (slot.rseq != 0) check(sys::call(__NR_rseq, slot.rseq, slot.rseq_len, 0L, slot.rseq_signature));
@@ -165,11 +215,7 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.machine_check >= 0)
     sys::call(__NR_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, long{slot.machine_check}, 0L, 0L);
   if (slot.time_stamps != 0) sys::call(__NR_prctl, PR_SET_TSC, long{slot.time_stamps});
-  // To load a segment that is not there would be a fault.
-  if (slot.data_segment != 0 && may_read(slot.data_segment))
-    asm volatile("mov %0, %%ds" : : "r"(slot.data_segment));
-  if (slot.extra_segment != 0 && may_read(slot.extra_segment))
-    asm volatile("mov %0, %%es" : : "r"(slot.extra_segment));
+  load_segments(slot, notes);
   // A narrower machine or fewer rights must not keep a program from coming back: affinity and
   // scheduling are restored as far as they go.
   auto try_to = [&](long r, uint32_t note) {

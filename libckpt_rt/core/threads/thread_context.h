@@ -68,6 +68,7 @@ struct ThreadSlot {
   int32_t machine_check = -1;                    // PR_MCE_KILL_*; -1: this kernel does not say
   int32_t time_stamps = 0;                       // PR_TSC_*; 0: this kernel does not say
   uint16_t data_segment = 0, extra_segment = 0;  // which a signal frame does not have
+  uint16_t fs_segment = 0, gs_segment = 0;
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
   char name[16] = {};

@@ -129,7 +129,6 @@ Result<void> RestorerRange::fill_in(const std::vector<RestorerMapping>& mappings
   a.saved_boottime_ns = p.boottime_ns;
   a.personality = p.personality;
   // 2 ("readable by root only") cannot be set; 0 keeps what it is for.
-  a.dumpable = p.dumpable == 1 ? 1 : 0;
   plan_limits(meta, a, report);
   plan_credentials(meta, in_new_user, a, report);
   a.group_count = static_cast<uint32_t>(std::min<uint64_t>(a.group_count, kMostGroups));

@@ -1,5 +1,7 @@
 #include <asm/ldt.h>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -115,7 +117,8 @@ std::string rounding(uint64_t iterations) {
   return fmt::format("{} divisions in four modes", 4 * iterations);
 }
 
-// Each thread has a segment of its own in DS and ES (modify_ldt), and may not read the time-stamp counter.
+// Each thread has a segment of its own in DS, ES and GS (modify_ldt), and may not read the time-stamp
+// counter.
 std::string segments(uint64_t iterations) {
   run_threads(2, [&](unsigned t) {
     user_desc own{};
@@ -126,25 +129,34 @@ std::string segments(uint64_t iterations) {
         syscall(SYS_modify_ldt, 0x11, &own, sizeof(own)) == 0;  // else this kernel has none
     const uint16_t selector = has_table ? static_cast<uint16_t>(own.entry_number << 3 | 7) : 0;
     const uint64_t limit = has_table ? ((own.limit + 1ull) << 12) - 1 : 0;
-    asm volatile("mov %0, %%ds\n\tmov %0, %%es" : : "r"(selector));
+    asm volatile("mov %0, %%ds\n\tmov %0, %%es\n\tmov %0, %%gs" : : "r"(selector));
     require(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == 0, "segments: PR_SET_TSC");
-    // Nothing here asks for the time: libc reads it from the counter.
+    int pair[2];
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "segments: socketpair");
+    // Nothing here asks for the time: libc reads it from the counter. Nor may who is in its calls that wait.
     for (uint64_t n = 0; n < iterations; ++n) {
-      uint16_t data, extra;
+      uint16_t data, extra, other;
       uint64_t seen = 0;
-      asm volatile("mov %%ds, %0\n\tmov %%es, %1" : "=r"(data), "=r"(extra));
+      asm volatile("mov %%ds, %0\n\tmov %%es, %1\n\tmov %%gs, %2" : "=r"(data), "=r"(extra), "=r"(other));
       if (has_table) asm volatile("lsl %1, %0" : "+r"(seen) : "r"(uint64_t{selector}) : "cc");
       int counter = 0;
       if (n % 64 == 0) prctl(PR_GET_TSC, &counter);
-      if (data == selector && extra == selector && seen == limit &&
+      if (n % 512 == 0) {
+        poll(nullptr, 0, 1);
+        char byte = static_cast<char>(n / 512);
+        require(send(pair[0], &byte, 1, 0) == 1 && recv(pair[1], &byte, 1, 0) == 1, "segments: a byte");
+      }
+      if (data == selector && extra == selector && other == selector && seen == limit &&
           (n % 64 != 0 || counter == PR_TSC_SIGSEGV))
         continue;
       prctl(PR_SET_TSC, PR_TSC_ENABLE);
-      require(false, "segments: thread {} has {:x}, {:x}, limit {:x}, counter {} in step {}", t, data, extra,
-              seen, counter, n);
+      require(false, "segments: thread {} has {:x}, {:x}, {:x}, limit {:x}, counter {} in step {}", t, data,
+              extra, other, seen, counter, n);
     }
     prctl(PR_SET_TSC, PR_TSC_ENABLE);
-    asm volatile("mov %0, %%ds\n\tmov %0, %%es" : : "r"(0));
+    close(pair[0]);
+    close(pair[1]);
+    asm volatile("mov %0, %%ds\n\tmov %0, %%es\n\tmov %0, %%gs" : : "r"(0));
   });
   return fmt::format("{} looks at two segments", iterations);
 }

@@ -1,13 +1,14 @@
-#include "libckpt_rt/capture/segment_table.h"
+#include "libckpt_rt/capture/descriptor_table.h"
 
 #include <asm/ldt.h>
+#include <sys/prctl.h>
 
 #include "base/large_table.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-namespace ckpt::segment_table {
+namespace ckpt::descriptor_table {
 
 namespace {
 
@@ -38,18 +39,21 @@ user_desc words_of(uint32_t number, uint64_t descriptor) {
 
 void note_stopped(bool filtered) {
   // The kernel says 0 where there is no table; else it fills all that it is given.
-  has_some = !filtered && sys::call(__NR_modify_ldt, kRead, descriptors, sizeof(descriptors[0])) > 0 &&
+  // A filter may have come since `filtered` was read.
+  has_some = !filtered && sys::call(__NR_prctl, PR_GET_SECCOMP, 0L, 0L, 0L, 0L) == 0 &&
+             sys::call(__NR_modify_ldt, kRead, descriptors, sizeof(descriptors[0])) > 0 &&
              sys::call(__NR_modify_ldt, kRead, descriptors, sizeof(descriptors)) > 0;
 }
 
 uint32_t restore() {
   if (!has_some) return 0;
+  uint32_t notes = 0;
   for (uint32_t i = 0; i < LDT_ENTRIES; ++i) {
     if (descriptors[i] == 0) continue;
     user_desc d = words_of(i, descriptors[i]);
-    if (sys::call(__NR_modify_ldt, kWrite, &d, sizeof(d)) != 0) return kNoteSegments;
+    if (sys::call(__NR_modify_ldt, kWrite, &d, sizeof(d)) != 0) notes |= kNoteSegments;
   }
-  return 0;
+  return notes;
 }
 
-}  // namespace ckpt::segment_table
+}  // namespace ckpt::descriptor_table

@@ -9,10 +9,10 @@
 
 #include <cstdint>
 
-namespace ckpt::segment_table {
+namespace ckpt::descriptor_table {
 
 void note_stopped(bool filtered);
 // A LibraryNote of descriptors that could not be made again, or 0.
 uint32_t restore();
 
-}  // namespace ckpt::segment_table
+}  // namespace ckpt::descriptor_table
