@@ -161,6 +161,10 @@ class Streams(Allocation, OverHosts):
         subprocess.run(["cc", "-static", "-o", self.dir + "/alone", self.dir + "/alone.c"], check=True)
         for words in (["srun", "-n2", "./alone"], ["mpirun", "-np", "2", "./alone"]):
             self.assertIn("statically linked", self.command(*check, *words, code=78))
+        # Words that are no programs: values of options, arguments.
+        launcher = self.program("mpirun", "exit 0\n")
+        for words in (["--report-bindings", "./sim", "./alone"], ["-genv", "A", "./alone", "./sim"], ["--not-known", "sh", "./alone"]):
+            self.command(CKPT, "run", "--dir", "images", "--", launcher, "-np", "2", *words, SLURM_STEP_ID="0")
         # Whom only the checkpoint finds.
         self.assertIn("alone", self.command(*check, "srun", "-n2", "sh", "-c", "./alone & wait", code=78))
 
