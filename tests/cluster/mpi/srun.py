@@ -161,6 +161,7 @@ class Streams(Allocation, OverHosts):
         subprocess.run(["cc", "-static", "-o", self.dir + "/alone", self.dir + "/alone.c"], check=True)
         for words in (["srun", "-n2", "./alone"], ["mpirun", "-np", "2", "./alone"]):
             self.assertIn("statically linked", self.command(*check, *words, code=78))
+        self.assertIn("no program given", self.command(CKPT, "check", "--hosts", "h1,h2", code=64))
         # Words that are no programs: values of options, arguments.
         launcher = self.program("mpirun", "exit 0\n")
         for words in (["--report-bindings", "./sim", "./alone"], ["-genv", "A", "./alone", "./sim"], ["--not-known", "sh", "./alone"]):
