@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -154,7 +155,27 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   return outcome;
 }
 
-// The head of a job over several hosts is ckpt's: it starts agents there, and each its ckpt-restart.
+// What each host's ckpt-restart is to be told as well. A path is one of here: where it is the same elsewhere
+// it is found there.
+std::vector<std::string> words_of_parts(const RestartOptions& options) {
+  std::vector<std::string> words;
+  const auto add = [&words](const std::string& word) { words.push_back("--with=" + word); };
+  if (options.trust) add("--trust");
+  if (options.quiet) add("--quiet");
+  if (options.verbose) add("--verbose");
+  if (options.loading == Loading::kEager) add("--eager");
+  if (options.loading == Loading::kLazy) add("--lazy");
+  if (options.namespaces == NamespacePolicy::kNever) add("--namespaces=never");
+  if (options.namespaces == NamespacePolicy::kAlways) add("--namespaces=always");
+  if (!options.key_file.empty()) {
+    std::error_code ignored;
+    add("--key-file=" + std::filesystem::absolute(options.key_file, ignored).string());
+  }
+  return words;
+}
+
+// The head of a job over several hosts is ckpt's: it starts agents there, and each its ckpt-restart. Without
+// --hosts it is on the nodes of Slurm's allocation, if there is one.
 int restart_on_hosts(const RestartOptions& options) {
   if (options.detach) {
     return finish_with_error(
@@ -166,13 +187,21 @@ int restart_on_hosts(const RestartOptions& options) {
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
   std::string ckpt(path, n > 0 ? static_cast<size_t>(n) : 0);
   ckpt = ckpt.substr(0, ckpt.rfind('/')) + "/ckpt";
-  std::vector<const char*> words{ckpt.c_str(), "restart-hosts", options.image.c_str(), "--hosts",
-                                 options.hosts.c_str()};
+  if (options.json) {
+    return finish_with_error(
+        options, make_error(ExitCode::kUsage, 0,
+                            "--json: each host has a restart of its own; ckpt stat and ckpt show tell of the "
+                            "job"));
+  }
+  std::vector<const char*> words{ckpt.c_str(), "restart-hosts"};
+  if (!options.hosts.empty()) words.insert(words.end(), {"--hosts", options.hosts.c_str()});
+  const std::vector<std::string> of_parts = words_of_parts(options);
+  for (const std::string& word : of_parts) words.push_back(word.c_str());
   if (!options.launch.empty()) words.insert(words.end(), {"--launch", options.launch.c_str()});
   if (!options.spares.empty()) words.insert(words.end(), {"--spare", options.spares.c_str()});
   if (options.recover) words.push_back("--recover");
   if (options.check) words.push_back("--check");
-  words.push_back(nullptr);
+  words.insert(words.end(), {"--", options.image.c_str(), nullptr});
   execv(ckpt.c_str(), const_cast<char**>(words.data()));
   return finish_with_error(options, make_error(ExitCode::kNotFound, errno,
                                                "{}: cannot be started ({}): install it beside ckpt-restart",
@@ -189,18 +218,6 @@ bool is_over_hosts(const std::string& image) {
     if (name.ends_with(kSuffix) && name[0] != '.') return true;
   }
   return false;
-}
-
-// On the nodes of Slurm's allocation, if there is one.
-int restart_on_allocation(RestartOptions options) {
-  if (getenv("SLURM_JOB_NODELIST") == nullptr) {
-    return finish_with_error(options, make_error(ExitCode::kUsage, 0,
-                                                 "{}: is of a job over several hosts: name hosts for it, "
-                                                 "--hosts h1,h2",
-                                                 options.image));
-  }
-  options.hosts = "allocation";  // kAllocation of cli/hosts/job/slurm.h
-  return restart_on_hosts(options);
 }
 
 // The checkpoint of a job that comes as one stream. choose_mmap_base() may execute this program again: then
@@ -220,7 +237,7 @@ int restart(RestartOptions options, char** argv) {
   auto image = reach_keeper_images(options.image);
   if (!image.ok()) return finish_with_error(options, image.error());
   options.image = *image;
-  if (options.image.ends_with(".hosts")) return restart_on_allocation(options);
+  if (options.image.ends_with(".hosts")) return restart_on_hosts(options);
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
   if (!options.trust) trust_own_images_only();
@@ -232,7 +249,7 @@ int restart(RestartOptions options, char** argv) {
   if (!job.ok()) return finish_with_error(options, job.error());
   if (*job) return restart_job(options, **job, argv, nullptr, passed_over);
   auto path = resolve_image(options.image);
-  if (!path.ok() && is_over_hosts(options.image)) return restart_on_allocation(options);
+  if (!path.ok() && is_over_hosts(options.image)) return restart_on_hosts(options);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
     // choose_mmap_base() may execute this program again. So only the description is read here, not the list

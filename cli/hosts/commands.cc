@@ -1,5 +1,5 @@
 // ckpt hosts, and the commands that other parts of ckpt start: ckpt agent, keeper-exchange, keeper-save,
-// back-part, restart-hosts.
+// back-part, check-part, restart-hosts.
 #include <memory>
 
 #include "cli/back/job/job_back.h"
@@ -9,6 +9,7 @@
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/job/slurm.h"
+#include "cli/hosts/restart/part_look.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 struct HostsOptions {
   std::string hosts, launch = kDefaultLaunch, checkpoint, spares;
+  std::vector<std::string> restart_words;
   bool json = false, recover = false, check = false;
 };
 
@@ -73,19 +75,30 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   CLI::App* back =
       app.add_subcommand("back-part", "of ckpt back over several hosts, on each of them")->group("");
   back->callback([&exit] { exit = run_back_part(); });
+  CLI::App* look = app.add_subcommand("check-part", "of ckpt-restart --check, on each host")->group("");
+  look->callback([&exit] { exit = run_look(); });
   auto r = std::make_shared<HostsOptions>();
   CLI::App* restart = app.add_subcommand("restart-hosts", "what ckpt-restart --hosts does")->group("");
   restart->add_option("CHECKPOINT", r->checkpoint)->required();
-  restart->add_option("--hosts", r->hosts)->required();
+  restart->add_option("--hosts", r->hosts);
+  restart->add_option("--with", r->restart_words)->allow_extra_args(false);
   restart->add_option("--launch", r->launch);
   restart->add_option("--spare", r->spares);
   restart->add_flag("--recover", r->recover);
   restart->add_flag("--check", r->check);
   restart->callback([r, &exit] {
     HostsRun run;
+    // Not in a task of srun, of which there are many: each would bring the job back.
+    if (r->hosts.empty() && may_use_allocation()) r->hosts = kAllocation;
+    if (r->hosts.empty()) {
+      exit = report(failure(ExitCode::kUsage, r->checkpoint, "is of a job over several hosts",
+                            "name hosts for it, --hosts h1,h2"));
+      return;
+    }
     auto hosts = hosts_named(*r, true);
     if (hosts.ok()) run.hosts = *hosts;
     run.launch = r->launch;
+    run.restart_words = r->restart_words;
     run.recover = r->recover || !r->spares.empty();
     if (hosts.ok() && !r->spares.empty()) {
       auto spares = split_hosts(r->spares, false);

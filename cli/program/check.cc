@@ -135,7 +135,9 @@ void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode&
       "With a program: 0 it can be saved and restarted here, 75 it ended before the trial, 76 saved but not\n"
       "restartable, 78 cannot be saved; or the code of ckpt run and ckpt now.");
   command->callback([o, command, &program, &exit] {
-    exit = !program.empty() || command->count("--after") != 0 ? check_trial(*o, program) : check(*o);
+    exit = !program.empty() || command->count("--after") + command->count("--hosts") != 0
+               ? check_trial(*o, program)
+               : check(*o);
   });
 }
 

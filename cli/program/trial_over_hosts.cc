@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -86,8 +87,15 @@ class TrialJob {
   bool ends_within(int64_t ns) {
     const int64_t deadline = now_ns() + ns;
     for (int64_t left; !ended_ && (left = deadline - now_ns()) > 0;) {
+      if (waitpid(pid_, &status_, WNOHANG) == pid_) {
+        ended_ = true;
+        break;
+      }
+      // Where there is no pidfd nothing wakes: look again soon.
+      constexpr int64_t kLookNs = 20'000'000;
+      if (!process_.valid()) left = std::min(left, kLookNs);
       pollfd end{process_.get(), POLLIN, 0};
-      if (poll(&end, 1, static_cast<int>(left / 1'000'000 + 1)) > 0) wait_for_it();
+      (void)!poll(&end, 1, static_cast<int>(left / 1'000'000 + 1));
     }
     return ended_;
   }
@@ -193,8 +201,8 @@ Trial try_over_hosts(const std::string& hosts, const std::string& launch,
     return give_up(now.error().code, "checkpoint", "no checkpoint", std::string(now.error().message()), "");
   const auto answer = nlohmann::json::parse(now->text, nullptr, false);
   if (now->status != 0 || !answer.is_object())
-    return give_up(code_of(*now), "checkpoint", "cannot be saved", first_line(now->errors),
-                   "it cannot be saved");
+    return give_up(now->status == 0 ? ExitCode::kInternal : code_of(*now), "checkpoint", "cannot be saved",
+                   first_line(now->errors), "it cannot be saved");
   trial.findings.push_back({"saved", "checkpoint", Level::kGood,
                             fmt::format("a job on {} hosts, all stood {:.3g} ms", answer.value("hosts", 0),
                                         static_cast<double>(answer.value("stop_ns", int64_t{0})) / 1e6),

@@ -24,7 +24,7 @@ std::string command_path(const char* command) {
   return path.substr(0, path.rfind('/') + 1) + command;
 }
 
-Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors) {
+Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors, int in) {
   int out[2], errors[2];
   if (pipe2(out, O_CLOEXEC) != 0)
     return failure(ExitCode::kSystem, words[0], strerror(errno), "end other programs");
@@ -34,7 +34,10 @@ Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors
   ScopedFd errors_from(errors[0]), errors_to(errors[1]);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  if (in >= 0)
+    posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
+  else
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
   if (keep_errors) posix_spawn_file_actions_adddup2(&actions, errors_to.get(), STDERR_FILENO);
   std::vector<char*> argv;

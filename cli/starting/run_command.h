@@ -17,8 +17,8 @@ struct Said {
   std::string text, errors;  // standard output, standard error
   int status = 0;            // as waitpid(2) gives it
 };
-// words[0] is a path, or found in PATH. It reads nothing. keep_errors: into `errors`, else they go where ours
-// go.
-Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors = false);
+// words[0] is a path, or found in PATH. It reads from `in`; -1: nothing. keep_errors: into `errors`, else
+// they go where ours go.
+Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors = false, int in = -1);
 
 }  // namespace ckpt::cli

@@ -135,7 +135,7 @@ class Migrate(over_hosts.OverHosts):
     def with_slow_look(self):
         self.launch = self.dir + "/launch"
         with open(self.launch, "w", encoding="ascii") as f:
-            f.write(f"#!/bin/sh\ncase \"$*\" in\n*--check*) touch {self.dir}/looks; while [ ! -e {self.dir}/seen ]; do sleep 0.05; done;;\nesac\n"
+            f.write(f"#!/bin/sh\ncase \"$*\" in\n*check-part*) touch {self.dir}/looks; while [ ! -e {self.dir}/seen ]; do sleep 0.05; done;;\nesac\n"
                     f"exec {self.hosts.launch.split()[0]} \"$@\"\n")
         os.chmod(self.launch, 0o700)
 

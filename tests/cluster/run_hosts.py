@@ -97,11 +97,11 @@ class Run(OverHosts):
         self.assertEqual(done.returncode, 0, done.stderr)
         done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h2"], capture_output=True, text=True)
         self.assertIn(f"h2 has {adapter.PATH}, which no checkpoint can hold: MPI is told to use TCP", done.stdout)
-        look = "echo $OMPI_MCA_pml $UCX_TLS $FI_PROVIDER"
+        look = "echo $OMPI_MCA_pml $OMPI_MCA_smsc $OMPI_MCA_coll $UCX_TLS $FI_PROVIDER"
         job = self.run_job("sh", "-c", f"{look}; {ON} h2 '{look}'")
         self.assertEqual(job.wait(240), 0, self.said())
         self.said()
-        self.assertEqual(self.texts["out"][0].decode(), "\n^ucx,cm tcp,self,sysv,posix,cma tcp\n")
+        self.assertEqual(self.texts["out"][0].decode(), "\n^ucx,cm ^xpmem,knem ^hcoll tcp,self,sysv,posix,cma tcp\n")
         self.assertEqual(self.texts["out"][1].count(b"MPI is told to use TCP"), 1)
 
     def test_host_that_is_not_there(self):

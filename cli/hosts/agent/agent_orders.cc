@@ -224,9 +224,11 @@ Result<void> Agent::start_restart(const Json& j) {
                    "copy it here, or share the directory");
   if (!write_line(restart_.get(), j["plan"]))
     return failure(ExitCode::kSystem, "agent", "socket", "report it");
-  if (!spawn({own_directory() + "/ckpt-restart", "--hosts-fd", std::to_string(theirs.get()),
-              j.value("part", "")},
-             theirs.get()))
+  std::vector<std::string> words{own_directory() + "/ckpt-restart", "--hosts-fd",
+                                 std::to_string(theirs.get())};
+  for (const Json& word : j.value("words", Json::array())) words.push_back(bytes_in(word));
+  words.insert(words.end(), {"--", j.value("part", "")});
+  if (!spawn(words, theirs.get()))
     return failure(ExitCode::kSystem, "ckpt-restart", "no process for it", "see ulimit -u");
   return {};
 }

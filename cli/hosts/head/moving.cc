@@ -16,6 +16,7 @@
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
+#include "cli/hosts/restart/part_look.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -237,9 +238,9 @@ Result<void> Moving::copy(const HostsManifest::Part& part, const DoMeanwhile& me
 Result<void> Moving::try_restart(const HostsManifest::Part& part, const DoMeanwhile& meanwhile) {
   const ScopedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid()) return failure(ExitCode::kSystem, "/dev/null", strerror(errno), "look at this host");
-  std::vector<std::string> words = launch_words(launch_, to_);
-  words.insert(words.end(), {own_directory() + "/ckpt-restart", "--check", part.directory});
-  HostCommand check(words, null.get(), null.get());
+  auto task = task_of_look(part.directory, {});
+  if (!task.ok()) return task.error();
+  HostCommand check(words_of_look(launch_, to_), task->get(), null.get());
   while (!check.ended()) {
     CKPT_TRY(meanwhile());
     (void)!poll(nullptr, 0, kLookMs);

@@ -37,6 +37,8 @@ void keep_mpi_off_adapters() {
                                     {"OMPI_MCA_btl", "^openib,uct,ofi,usnic"},
                                     {"OMPI_MCA_osc", "^ucx"},
                                     {"OMPI_MCA_btl_vader_single_copy_mechanism", "cma"},
+                                    {"OMPI_MCA_smsc", "^xpmem,knem"},
+                                    {"OMPI_MCA_coll", "^hcoll"},
                                     {"UCX_TLS", "tcp,self,sysv,posix,cma"},
                                     {"FI_PROVIDER", "tcp"}})
     setenv(name, value, 0);

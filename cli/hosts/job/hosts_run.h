@@ -43,6 +43,7 @@ struct HostsRun {
       0;  // of parts in keepers' memory every N-th checkpoint goes to a disk as well; 0: none
   std::map<std::string, std::string> allocation = {};  // Slurm's variables; empty: none is here
   int silence_ms = cluster::SealedLink::kSilenceMs;    // of a host's kernel: then it is gone
+  std::vector<std::string> restart_words = {};         // options of ckpt-restart for each part
 };
 
 // What a checkpoint has to remember of it, and a restart goes on with.

@@ -14,8 +14,8 @@ namespace ckpt::cli {
 bool is_mpi_launcher(const std::string& program);
 
 // What a launcher is to start and the library cannot be in is refused by name. Of each part of the line
-// (`:`) the program is the first word that is one, and no option's value for all that can be told: in doubt
-// nothing is refused here, and the first checkpoint names it.
+// (`:`) the program is the first word that is neither an option nor an option's value. Behind an option of
+// which it is not known how many values it has nothing is refused here, and the first checkpoint names it.
 Result<void> check_programs_of_launcher(const std::vector<std::string>& words);
 
 }  // namespace ckpt::cli

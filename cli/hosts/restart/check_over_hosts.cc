@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/head.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/placing.h"
+#include "cli/hosts/restart/part_look.h"
 #include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -45,14 +47,16 @@ Result<void> look_for_parts(const HostsManifest& manifest, const std::vector<std
 }
 
 Result<void> check_part(const HostsManifest::Part& part, const std::string& host, const HostsRun& run) {
-  std::vector<std::string> words = launch_words(run.launch, host);
-  words.insert(words.end(), {command_path("ckpt-restart"), "--check", part.directory});
-  auto said = run_command(words, true);
+  auto task = task_of_look(part.directory, run.restart_words);
+  if (!task.ok()) return task.error();
+  auto said = run_command(words_of_look(run.launch, host), true, task->get());
   if (!said.ok()) return said.error();
   if (said->status == 0) return {};
   const int code = WIFEXITED(said->status) ? WEXITSTATUS(said->status) : 128 + WTERMSIG(said->status);
   std::string why = said->errors.substr(0, said->errors.find('\n'));
-  if (why.starts_with("ckpt-restart: ")) why.erase(0, std::string_view("ckpt-restart: ").size());
+  for (const std::string_view name : {"ckpt-restart: ", "ckpt: "}) {
+    if (why.starts_with(name)) why.erase(0, name.size());
+  }
   return make_error(static_cast<ExitCode>(code), 0, "{}: the processes of {} cannot be restarted there: {}",
                     host, part.host, why);
 }
@@ -67,10 +71,12 @@ ExitCode check_over_hosts(const std::string& checkpoint, const HostsRun& run) {
   auto manifest = read_hosts_manifest(path);
   if (!manifest.ok()) return report(manifest.error());
   const std::vector<std::string> where = place_parts(manifest->parts.size(), run.hosts);
-  // Parts in keepers' memory may have to be made again first, which is more than a look.
-  if (!manifest->redundancy.empty())
-    return report(failure(ExitCode::kUnsupported, path, "has its parts in keepers' memory",
-                          "ckpt show says which are there"));
+  // Parts in keepers' memory may have to be made again first, and a look for them starts a keeper.
+  for (const auto& p : manifest->parts) {
+    if (!manifest->redundancy.empty() || keeper_part(p.directory) != 0)
+      return report(failure(ExitCode::kUnsupported, path, "has its parts in keepers' memory",
+                            "ckpt show says which are there"));
+  }
   // Only while agents are there, which are to end with this command.
   sigset_t before;
   sigprocmask(SIG_BLOCK, nullptr, &before);

@@ -167,6 +167,7 @@ Json PartStarts::of(size_t part) const {
              {"part", p.directory},
              {"checksum", p.checksum},
              {"plan", plan(part, connections_of({}))}};
+  for (const std::string& word : run_.restart_words) start["words"].push_back(json_of_bytes(word));
   if (on_disk_) {
     // Where its processes have their images.
     start["keeper"] = fmt::format("{}-{}", run_.keeper, part + 1);

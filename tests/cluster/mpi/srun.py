@@ -117,6 +117,7 @@ class Streams(Allocation, OverHosts):
 
     def test_mpirun_takes_the_nodes(self):
         """As srun does, and the restart too, without a word of hosts; not in a task of srun, which is one of many."""
+        self.images += " it's $(touch expanded)"
         launcher = self.program("mpirun", f"echo ${{CKPT_HOSTS#*:}}; [ -z \"$CKPT_HOSTS\" ] || {ON} h3 hostname; touch there; until [ -e go ]; do sleep 0.05; done; echo end\n")
         run = [CKPT, "run", "--launch", self.hosts.launch, "--dir", self.images, "--", launcher, "-np", "6", "./app"]
         os.environ["SLURM_STEP_ID"] = "4294967291"  # of a batch script
@@ -127,14 +128,19 @@ class Streams(Allocation, OverHosts):
         self.assertEqual(self.now(job.pid)["hosts"], 3)
         self.kill_all(job)
         self.assertEqual(self.texts["out"][0], b"h1\nh3\n")
-        restart = [os.environ["CKPT_RESTART"], "--launch", self.hosts.launch, self.images]
-        self.assertIn("all that a restart needs is on h1, h2, h3", self.command(*restart, "--check"))
+        # As ssh does it: a shell there reads the words.
+        shell = self.program("shell", f'host=$1; shift; exec {self.hosts.launch.format(host="$host")} sh -c "$*"\n')
+        restart = [os.environ["CKPT_RESTART"], "--launch", shell, self.images]
+        self.assertIn("all that a restart needs is on h1, h2, h3", self.command(*restart, "--check", "--eager", "--trust"))
+        self.assertIn("name hosts for it", self.command(*restart, "--check", code=64, SLURM_STEP_ID="0"))
+        self.assertIn("--json", self.command(*restart, "--json", code=64))
         self.assertFalse([w for name in self.hosts.names for _, w in self.hosts.processes(name) if "./app" in w])
         self.program("go", "")
         again = self.start(restart, "again")
         self.assertEqual(again.wait(240), 0, self.said("again"))
         self.said("again")
         self.assertEqual(self.texts["again"][0], b"end\n")
+        self.assertFalse(os.path.exists(self.dir + "/expanded"))
         # Of a part that is gone a check says so.
         shutil.rmtree(self.images + "/h2")
         self.assertIn("h2: the part of h2 is not there", self.command(*restart, "--check", code=66))
@@ -155,6 +161,11 @@ class Streams(Allocation, OverHosts):
         subprocess.run(["cc", "-static", "-o", self.dir + "/alone", self.dir + "/alone.c"], check=True)
         for words in (["srun", "-n2", "./alone"], ["mpirun", "-np", "2", "./alone"]):
             self.assertIn("statically linked", self.command(*check, *words, code=78))
+        self.assertIn("no program given", self.command(CKPT, "check", "--hosts", "h1,h2", code=64))
+        # Words that are no programs: values of options, arguments.
+        launcher = self.program("mpirun", "exit 0\n")
+        for words in (["--report-bindings", "./sim", "./alone"], ["-genv", "A", "./alone", "./sim"], ["--not-known", "sh", "./alone"]):
+            self.command(CKPT, "run", "--dir", "images", "--", launcher, "-np", "2", *words, SLURM_STEP_ID="0")
         # Whom only the checkpoint finds.
         self.assertIn("alone", self.command(*check, "srun", "-n2", "sh", "-c", "./alone & wait", code=78))
 
