@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,6 +74,7 @@ class TrialJob {
       if (pid_ > 0) process_.reset(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
       return;
     }
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // no trial outlives the command
     dup2(STDERR_FILENO, STDOUT_FILENO);
     for (const char* name : {"CKPT_TO", "CKPT_EVERY", "CKPT_JOB"}) unsetenv(name);
     execv(argv[0], argv.data());
@@ -101,20 +103,19 @@ class TrialJob {
   }
   // Its exit code; once it has ended.
   int code() const { return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_); }
-  // SIGTERM: the agents end all that is on their hosts.
+  // SIGTERM: the agents end all that is on their hosts. A head that hangs is killed, and they notice.
   void end() {
+    constexpr int64_t kEndNs = 60'000'000'000;
     if (pid_ <= 0 || ended_) return;
     kill(pid_, SIGTERM);
-    wait_for_it();
-  }
-
- private:
-  void wait_for_it() {
+    if (ends_within(kEndNs)) return;
+    kill(pid_, SIGKILL);
     while (waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
     }
     ended_ = true;
   }
 
+ private:
   pid_t pid_ = -1;
   ScopedFd process_;
   bool ended_ = false;

@@ -139,8 +139,9 @@ Result<void> PageScan::add_moving(AddrRange range, ArenaVector<AddrRange>& runs)
   uint8_t there[kAtOnce];
   for (Addr at = range.start; at < range.end;) {
     const uint64_t pages = std::min<uint64_t>((range.end - at) / kPageSize, kAtOnce);
-    // Memory that has gone since has no pages.
-    if (sys::call(__NR_mincore, at.value, pages * kPageSize, there) != 0) return {};
+    const long r = sys::call(__NR_mincore, at.value, pages * kPageSize, there);
+    if (r == -ENOMEM) return {};  // it has gone since
+    if (r != 0) return add({at, range.end}, runs);
     for (uint64_t i = 0; i < pages; ++i) {
       const Addr page = at + i * kPageSize;
       if ((there[i] & 1) != 0) CKPT_TRY(add({page, page + kPageSize}, runs));
