@@ -27,7 +27,7 @@
 
 namespace ckpt {
 
-inline constexpr uint32_t kRestartProtocolVersion = 5;
+inline constexpr uint32_t kRestartProtocolVersion = 6;
 
 // What ckpt-restart, the restorer and the library report while they work: each stage by the one that has done
 // it. They follow each other in this order, but for kTimers, which comes after kThreads (timers may name
