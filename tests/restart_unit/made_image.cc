@@ -257,11 +257,11 @@ RunResult run_restart(std::vector<std::string> arguments, const std::string& inp
 }
 
 int free_pid() {
-  // The kernel hands ids out upwards: one that it has passed long ago, with nothing on it.
-  static int next = 20000;
-  for (;; ++next) {
-    if (kill(next, 0) != 0 && errno == ESRCH && kill(-next, 0) != 0 && errno == ESRCH) return next++;
-  }
+  // The kernel hands ids out upwards and around: the one of a child that has just ended comes last.
+  pid_t child = fork();
+  if (child == 0) _exit(0);
+  if (child > 0) waitpid(child, nullptr, 0);
+  return child;
 }
 
 }  // namespace ckpt
