@@ -30,8 +30,8 @@ inline constexpr int kExitUsage = 64;
 inline constexpr int kExitSystem = 71;
 inline constexpr int kExitIo = 74;
 
-// SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64 bits, so that value number i of a stream is
-// had without its predecessors and every thread can fill its own part.
+// SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64 bits. Value number i of a stream needs none of its
+// predecessors, so every thread can fill its own part.
 inline constexpr uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -70,7 +70,7 @@ bool Copier::is_unchanged(const Segment& s) {
 
 void Copier::unprotect_uncopied(SegmentId id) {
   Segment& s = table_[id];
-  // Once run() has checked the protection of all segments nothing is left to prove, and the end of the
+  // Once run() has checked the protection of all segments, nothing is left to prove. The end of the
   // checkpoint may be taking the protection off. seq_cst: our claim() comes before this load. Either the load
   // sees rest_checked_, or run() sees the claim and waits for us.
   const bool same = rest_checked_.load(std::memory_order_seq_cst) || is_unchanged(s);

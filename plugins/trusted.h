@@ -12,8 +12,8 @@
 
 namespace ckpt::plugins {
 
-// Empty: the file and the directory that it lies in belong to this user or root, and nobody else may write
-// them (the directory may be sticky). Else what is wrong, and what to do.
+// Empty: the file and its directory belong to this user or root. Nobody else may write them, but the
+// directory may be sticky. Else what is wrong, and what to do.
 inline std::string why_not_trusted(const std::string& path) {
   if (path.empty() || path[0] != '/') return "is no absolute path: name the whole of it";
   const auto of_others = [](const struct stat& st) {

@@ -1,6 +1,6 @@
 // nbody: particles that attract each other, by a multipole tree. Each rank has particles that are near to
-// each other; in each step it builds a tree of its own, sends each other rank what that one needs of it, and
-// computes the forces on its own particles.
+// each other; in each step it builds a tree of its own and sends each other rank the part that this rank
+// needs. Then it computes the forces on its own particles.
 //
 // Verified: at the end the acceleration of some particles of each rank is compared with the sum over all
 // particles, without a tree; momentum and energy must be what they were.

@@ -1,10 +1,10 @@
 // pcg: A x = b by conjugate gradients, preconditioned with an incomplete Cholesky factorisation of each
 // rank's own part.
 //
-// A is the diffusion operator on a square grid (five points, a coefficient of its own for each side of each
-// cell), in vectors of one entry a cell; rows are shared out among the ranks. b is A times a known x. At the
-// end the residual is computed with coefficients that are made anew from the seed, and x is compared with the
-// known one.
+// A is the diffusion operator on a square grid: five points, and a coefficient of its own for each side of
+// each cell. Vectors have one entry a cell; rows are shared out among the ranks. b is A times a known x. At
+// the end the residual is computed with coefficients that are made anew from the seed, and x is compared with
+// the known one.
 #include <cmath>
 #include <cstring>
 

@@ -19,8 +19,8 @@ struct Arguments {
   std::string output;
 };
 
-// Thread t of n mixes records t, t + n, t + 2n, … among themselves, so that the next sort has to move
-// everything over the whole array again. The sorted result does not depend on it.
+// Thread t of n mixes records t, t + n, t + 2n, … among themselves. The next sort then has to move everything
+// over the whole array again. The sorted result does not depend on it.
 void shuffle(RecordArray& records, uint64_t seed, unsigned threads) {
   run_threads(threads, [&](unsigned t) {
     Random random(seed + t);

@@ -10,7 +10,7 @@
 namespace ckpt::cli {
 
 // If `argument` names such a stream ("-", a file, or FILE/PID), it names the same checkpoint in a directory
-// of ours from here on, which goes when the program ends.
+// of ours from here on. The directory goes when the program ends.
 Result<void> unpack_stream(std::string& argument);
 // A path in such a directory as the user knows it.
 std::string as_given(const std::string& path);

@@ -1,5 +1,5 @@
-// ckpt check -- PROGRAM: what of a program can be saved, found by looking at it, running it for a while, and
-// taking a checkpoint that is checked and thrown away.
+// ckpt check -- PROGRAM: what of a program can be saved. The command looks at the program, runs it for a
+// while, and takes a checkpoint, which is checked and thrown away.
 //
 // Owner: cli. Ordinary code, one thread. The program and all that it has started are killed at the end.
 // Callers: `ckpt check`.

@@ -1,9 +1,9 @@
 // Which host holds which block: parity that rotates over the hosts of a job, as RAID 5 does over disks.
 //
 // N hosts have a stream of bytes each, cut into blocks. In each stripe every host has one role: roles below
-// `data` are blocks of its stream, the others are checks. The host of stripe s has the role (host + s) mod N,
-// so in N stripes each has each role once, no two roles of a stripe share a host, and work and memory are the
-// same for all.
+// `data` are blocks of its stream, the others are checks. A host has in stripe s the role (host + s) mod N.
+// So in N stripes each host has each role once, and no two roles of a stripe share a host. Work and memory
+// are the same for all.
 //
 // Owner: cluster/keeper. Pure; any thread.
 // Callers: who plans checks (cli/hosts/checkpoints), `ckpt run`, the exchange.

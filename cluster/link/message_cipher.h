@@ -2,13 +2,13 @@
 // key for this direction of this connection alone. The number of each message is authenticated with it. So
 // messages neither change, nor change places, nor come twice.
 //
-// Each nonce is random, and from the kernel: a link of a program that is checkpointed goes back with it, key
-// and number with the rest of its memory, and then says other things. A nonce that were a number, or came of
-// a generator in memory, would come back too, for another message. What is sealed once more with the same
-// nonce, because the checkpoint fell between the nonce and the sending, is the same message. Of 2^32 messages
-// with one key two have the same nonce with a probability of 2^-33. Not kept apart are the lives themselves:
-// a message recorded before the program went back opens again behind the one before it (docs/hosts.md,
-// Secrets).
+// Each nonce is random, and from the kernel: a link of a program that is checkpointed goes back with the
+// program, key and number with the rest of the memory. Then it says other things. A nonce that were a number,
+// or came of a generator in memory, would come back too, for another message. What is sealed once more with
+// the same nonce, because the checkpoint fell between the nonce and the sending, is the same message. Of 2^32
+// messages with one key two have the same nonce with a probability of 2^-33. Not kept apart are the lives
+// themselves: a message recorded before the program went back opens again behind the one before it
+// (docs/hosts.md, Secrets).
 //
 // By libsodium. OpenSSL's libcrypto does the same arithmetic with wider registers, in less than half of the
 // time: a link that carries much may use it where it is installed. What one of them has sealed the other one
@@ -28,8 +28,8 @@
 
 namespace ckpt::cluster {
 
-// At most 256. By the system call: what the C library (from glibc 2.41 on) or another one keeps of random
-// bytes in memory comes back with the program, and the same bytes would follow once more.
+// At most 256. By the system call: the C library (from glibc 2.41 on), or another one, keeps random bytes in
+// memory. They come back with the program, and the same bytes would follow once more.
 bool random_from_kernel(std::span<uint8_t> bytes);
 
 class MessageCipher {

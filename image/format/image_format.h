@@ -87,8 +87,8 @@ struct SectionHead {
   uint64_t head_checksum;  // of head_bytes, with this field 0
 };
 
-// Contiguous pages of memory. The stored bytes of a chunk's extents follow each other in the body,
-// each starting at a multiple of 4096, so an extent of codec none can be mapped from the file.
+// Contiguous pages of memory. The stored bytes of a chunk's extents follow each other in the body, each
+// starting at a multiple of 4096. An extent of codec none can therefore be mapped from the file.
 struct ExtentEntry {
   uint64_t address;   // in the saved process, page-aligned
   uint32_t length;    // bytes of memory, a multiple of 4096, not 0

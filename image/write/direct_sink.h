@@ -56,8 +56,8 @@ class DirectSink final : public ImageSink {
   void set_key(const ImageKey* key) { options_.key = key; }
 
   // Before open(): what is appended stays as it is until it is released, which may be later than append().
-  // Where that is of use (pages are not always changed on their way, and the output can gather them) at most
-  // so many are held at a time.
+  // Holding is of use where pages are not always changed on their way, and the output can gather them. At
+  // most so many are held at a time.
   void hold_buffers(size_t most) { options_.held_buffers = most; }
 
   // Appended so far, bytes.

@@ -33,8 +33,9 @@ void drain(int master) {
   sys::call(__NR_fcntl, master, F_SETFL, status);
 }
 
-// What the kernel has on the way in one direction is emptied by the end that wrote it, what has arrived by
-// the end that would read it. Not where nobody has the other end: closing it again would be seen.
+// The end that wrote the bytes of one direction empties those that are on their way in the kernel. The end
+// that would read them empties those that have arrived. Not where nobody has the other end: closing it again
+// would be seen.
 void flush(int master) {
   if (!is_ready(master, POLLHUP)) {
     const ScopedFd slave(static_cast<int>(

@@ -176,7 +176,7 @@ long ParkedThreads::create(int tid) {
   };
   make();
   // A thread that has just ended is off all lists before its number is free (release_task() since Linux
-  // 6.15), and may have no processor in between. While somebody has the number, kill(2) finds him.
+  // 6.15). It may have no processor in between. While somebody has the number, kill(2) finds him.
   constexpr int64_t kLongestNs = 10'000'000'000;
   const int64_t deadline = now_ns() + kLongestNs;
   while (creation.result == -EEXIST && sys::call(__NR_kill, tid, 0L) == -ESRCH && now_ns() < deadline) {

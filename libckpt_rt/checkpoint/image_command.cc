@@ -24,8 +24,8 @@ namespace {
 constexpr int kFirstFd = 10;  // above those that the command gets
 constexpr int kPipeBytes = 1 << 20;
 constexpr size_t kStack = 32 << 10;
-// How long a command that has closed its input may take to end before the checkpoint is given up without its
-// status, and one that was asked to end (SIGTERM) before it is killed.
+// A command that has closed its input may take so long to end; then the checkpoint is given up without its
+// status. A command that was asked to end (SIGTERM) may take as long before it is killed.
 constexpr int64_t kEndsMs = 100, kPatienceMs = 5000;
 
 // Kept from the program's start; in an image like any other memory.

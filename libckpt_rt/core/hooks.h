@@ -84,8 +84,8 @@ struct RseqArea {
 };
 // Of the calling thread; what was noted before.
 RseqArea note_rseq(const RseqArea& area);
-// It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in
-// the process, also in a table of the agent.
+// It asks to be told when a message comes into a queue. The notice ends when any descriptor of the queue is
+// closed in the process, also in a table of the agent.
 void note_queue_notice();
 void note_namespaces(int left);
 // A thread waits for its own children alone (__WNOTHREAD).

@@ -50,8 +50,8 @@ void give_orders() {
 
 // The agent and the thread that serves faults must not keep a process alive whose own threads are gone.
 // (exit_group ends ours as well; this is about programs whose threads end one by one, without libc.) Its
-// status is that of the first thread, which is the last to end in most such programs; the status of other
-// threads can be read nowhere.
+// status is that of the first thread. In most such programs that thread is the last to end; the status of
+// other threads can be read nowhere.
 void end_with_the_program() {
   struct stat tasks {};
   if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return;

@@ -1,11 +1,11 @@
 // A system call of the program while the guard is open: the kernel raises SIGSYS in its place.
 //
-// What the call will write to is made writable, and the thread goes on at its gate, which is the same
-// instruction at an address that is not trapped, with all registers as they were, and a jump back. So a call
-// waits in the kernel as it would without us: on the program's own stack, with its own mask, no frame of ours
-// on any stack and no state but the address behind the instruction. What was made writable stays so until the
-// next stop, and a stop or a handler of the program finds the thread as if it stood at its own instruction
-// (back_out()).
+// The memory that the call will write to is made writable, and the thread goes on at its gate with all
+// registers as they were. A gate is the same instruction at an address that is not trapped, and a jump back.
+// So a call waits in the kernel as it would without us: on the program's own stack, with its own mask, no
+// frame of ours on any stack and no state but the address behind the instruction. Memory that was made
+// writable stays so until the next stop. A stop or a handler of the program finds the thread as if it stood
+// at its own instruction (back_out()).
 #include <errno.h>
 #include <sys/syscall.h>
 

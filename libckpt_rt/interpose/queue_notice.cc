@@ -1,5 +1,5 @@
-// mq_notify(3): the kernel ends it when the process closes any descriptor of the queue, and the agent's table
-// of descriptors begins as a copy of the program's. A checkpoint says so.
+// mq_notify(3): the kernel ends the notice when the process closes any descriptor of the queue. The agent's
+// table of descriptors begins as a copy of the program's. A checkpoint says so.
 #include <mqueue.h>
 #include <signal.h>
 

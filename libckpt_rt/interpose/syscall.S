@@ -1,6 +1,6 @@
 // long syscall(long number, ...): numbers in ckpt_routed_syscalls go to ckpt_routed_syscall, with the
-// same arguments in the same places; all others straight to the kernel with no frame of ours, so that
-// a child of clone(2) on a stack of its own returns as it does from libc's.
+// same arguments in the same places; all others go straight to the kernel with no frame of ours. So a child
+// of clone(2) on a stack of its own returns as it does from libc's.
 
         .text
         .p2align 4

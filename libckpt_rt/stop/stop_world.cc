@@ -345,8 +345,8 @@ void StopWorld::release() {
   released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   // The kernel puts a thread that it wakes where there is the least load, and a thread of nice -20 is the
   // load of ninety: a worker would wait behind another for up to a tick, on the processor where both have
-  // stood, while this one, whose only thread then sleeps, has nothing to do. Where there are many threads,
-  // those that go on first would keep the agent from waking the rest.
+  // stood. Meanwhile this processor, whose only thread then sleeps, has nothing to do. Where there are many
+  // threads, those that go on first would keep the agent from waking the rest.
   constexpr uint32_t kFew = 8;
   if (arrived_.load(std::memory_order_relaxed) <= kFew) urgency_.end();
   if (workers_.load(std::memory_order_relaxed) != 0) {

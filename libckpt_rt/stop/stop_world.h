@@ -155,7 +155,7 @@ class StopWorld {
     start_on(slot, work, argument);
     await(slot);
   }
-  // In two steps: several threads can work at the same time. Each start_on must be followed by its await
+  // In two steps: several threads can work at the same time. Each start_on must be followed by its await:
   // before the next order to that thread, before its memory is looked at for the image, and before release().
   void start_on(ThreadSlot& slot, void (*work)(void*), void* argument);
   void await(ThreadSlot& slot);
@@ -170,8 +170,8 @@ class StopWorld {
     bool at_all;                  // at every thread: 11 µs each; see "Signals to threads" above
   };
   void collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending);
-  // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is
-  // none, or -1 when not all have left in time. For one stop without at_all.
+  // After release(): a thread that was sent a signal between its arrival and its leaving. 0: there is none;
+  // -1: not all have left in time. For one stop without at_all.
   int signalled_late(int64_t deadline_ns);
   // Until no thread is in the handler of the stop before. False: not in time.
   bool await_left(int64_t deadline_ns);

@@ -34,8 +34,8 @@ void run_command(void* argument) {
   sys::call(__NR_exit_group, 127);
 }
 
-// The command is our grandchild: exec(2) gives a child the exit signal SIGCHLD, whatever it was made with,
-// and the program would see the signal, and a child in wait(2), that it knows nothing of.
+// The command is our grandchild: exec(2) gives a child the exit signal SIGCHLD, whatever it was made with.
+// The program would see the signal, and in wait(2) a child that it knows nothing of.
 void run_and_wait(void* argument) {
   auto* c = static_cast<Command*>(argument);
   long child =

@@ -205,8 +205,8 @@ class ChannelBuilder {
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
 
   // How an end of a connection gets the address that it had: first as the kernel chose the port for a program
-  // that did not bind (such ports may be shared with connections that have just ended), then as a program
-  // binds.
+  // that did not bind, then as a program binds. Ports of the first kind may be shared with connections that
+  // have just ended.
   enum class BindAs { kChosen, kBound };
   static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way);
   // After connect(2). False: the port is outside of those that the kernel chooses from, and so it has another

@@ -25,9 +25,9 @@ bool copy_file(const std::string& from, const std::string& to, uint32_t mode);
 // the path, the one above, and in those beside it. kIo: there is no room.
 Result<void> separate_from_new_name(const std::string& link, const std::string& path, const Say& say);
 
-// The name belongs to another file now. Was that one made since the checkpoint, by the owner of ours (a
-// program that writes a new file and renames it over the old one does so for ever), it moves to `aside`, a
-// name in that directory which is on the same file system, and ours has its name again. Returns that name;
+// The name belongs to another file now. If the owner of ours made the other file since the checkpoint, it
+// moves to `aside`, and ours has its name again. (A program that writes a new file and renames it over the
+// old one does so for ever.) `aside` is a name in that directory, on the same file system. Returns that name;
 // empty: all stays as it is, nothing is said. taken_ns: CLOCK_REALTIME at the checkpoint. one_name: as
 // kOpenFileOneName. kIo: there is no room.
 struct NameTaken {

@@ -46,7 +46,7 @@ class LazyMemory {
   // Returns when all memory is in place, when no process is left that could ask for it, or after an error.
   // After an error the loaders may still be reading: the process must end without destroying this object.
   // For tests: if the environment variable CKPT_RESTART_HOLD names a FIFO, the loaders wait until the test
-  // opens it for writing, and only pages that are touched are loaded before.
+  // opens it for writing. Before that only pages that are touched are loaded.
   Result<void> run();
   LoadingCost cost() const;
 

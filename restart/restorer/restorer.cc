@@ -410,8 +410,8 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   if (long r = become_saved_user(a, notes); failed(r)) {
     fail(a, RestartStage::kMm, RestorerStep::kCredentials, r);
   }
-  // A change of user makes a process undumpable, and its files in /proc root's, which the library writes to
-  // (restart_entry.cc, which sets what the program had). It forgets the parent death signal too.
+  // A change of user makes a process undumpable, and its files in /proc root's. The library writes to these,
+  // and sets what the program had (restart_entry.cc). It forgets the parent death signal too.
   if (failed(call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L))) notes |= kNoteDumpableRefused;
   call(__NR_prctl, PR_SET_PDEATHSIG, a.parent_death_signal, 0L, 0L, 0L);
   close_own_descriptors(a);

@@ -8,8 +8,8 @@
 
 namespace ckpt {
 
-// From now on this process has namespaces of IPC and mounts of its own, with an empty /dev/shm, and so have
-// the processes that it makes. Without the right to that, a user namespace as well. Errors: kUnavailable.
+// From now on this process, and those that it makes, have namespaces of IPC and mounts of their own, with an
+// empty /dev/shm. Without the right to that, a user namespace as well. Errors: kUnavailable.
 Result<void> live_apart();
 // That user namespace was needed: new pid namespaces come with one too.
 bool lives_in_own_user_namespace();

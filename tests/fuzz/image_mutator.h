@@ -1,5 +1,5 @@
-// What libFuzzer's mutators of all targets have in common: changes as of the mutation test and now and then
-// as of libFuzzer itself, then checksums that are right, so that the checks behind them are reached.
+// What libFuzzer's mutators of all targets have in common: changes as of the mutation test, and now and then
+// as of libFuzzer itself. Then the checksums are made right, so that the checks behind them are reached.
 #pragma once
 
 #include <algorithm>

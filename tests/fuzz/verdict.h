@@ -1,5 +1,5 @@
 // What the reader said of the last input. Fuzzing itself has no use for it; the replay of the stored inputs
-// compares it with what was written down of each (replay_corpus.cc), so that one that is taken by mistake is
+// compares it with what was written down of each (replay_corpus.cc). An input that is taken by mistake is so
 // seen too.
 #pragma once
 
@@ -11,8 +11,8 @@ namespace ckpt {
 
 inline std::string verdict;
 
-// What was read, as one number; or the reason, without what differs from run to run, which is the name of the
-// file or of its directory, and without the advice behind it.
+// What was read, as one number; or the reason, without the name of the file or of its directory, which differ
+// from run to run, and without the advice behind it.
 inline void judge(const Result<uint64_t>& read, const std::string& name) {
   if (read.ok()) {
     verdict = fmt::format("taken {:016x}", read.value());

@@ -1,6 +1,6 @@
 // The machine loses power at every instant of writing, pruning, and compacting images: whatever the file
-// system has not been told to make durable may be there, gone, or torn, and the newest durable image comes
-// back all the same.
+// system has not been told to make durable may be there, gone, or torn. The newest durable image comes back
+// all the same.
 //
 // The run is traced (ptrace), and what it does to the directory is recorded: creations, writes, syncs,
 // renames, removals. Then every prefix of that record is replayed into a directory, in several ways of losing

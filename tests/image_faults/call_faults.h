@@ -1,5 +1,5 @@
-// Runs something in a process of its own and makes one of the system calls by which it changes a directory
-// fail, or stop half-way, or be its last. No seam in the code is needed: the calls are changed by ptrace(2).
+// Runs something in a process of its own. One of the system calls by which it changes a directory fails, or
+// stops half-way, or is its last. No seam in the code is needed: the calls are changed by ptrace(2).
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
-// Protection and copying by the library's own sources, from the back ends' calls of Arming down to the system
-// calls of WriteProtection, Watch, GuardedMemory, PageScan and Copier, with a small kernel beneath
-// (small_kernel.h). Every instant is tried at which a thread of the program may write, give memory back or
+// Protection and copying by the library's own sources, with a small kernel beneath (small_kernel.h): from the
+// back ends' calls of Arming down to the system calls. WriteProtection, Watch, GuardedMemory, PageScan and
+// Copier make these. Every instant is tried at which a thread of the program may write, give memory back or
 // have it replaced: alone, and two of these in every order. In each stop all that exists is protected and
 // known; what an image has is what there was at the stop; nobody waits for ever, and nothing stays protected.
 //

@@ -1,8 +1,8 @@
-// Arming against a model: random orders of what a program does while its memory is protected in passes, and
-// of several checkpoints in a row where the watch is kept, with the fake kernel of fake_kernel.h. In the stop
-// every page that exists must be protected and in the table, or copied at once, exactly one of both; what is
-// taken for unchanged since the last image must be unchanged; nobody may wait for ever, and the kernel never
-// meet a protected page where it cannot wait.
+// Arming against a model: random orders of what a program does while its memory is protected in passes. There
+// are several checkpoints in a row where the watch is kept, with the fake kernel of fake_kernel.h. In the
+// stop every page that exists must be protected and in the table, or copied at once, exactly one of both;
+// what is taken for unchanged since the last image must be unchanged; nobody may wait for ever, and the
+// kernel never meet a protected page where it cannot wait.
 //
 // Tried by hand, each found within seconds. In arming.cc: removed() forgets what is in no segment yet;
 // unsettle() unprotects nothing under guard; pages are listed before they are protected; protect() that fails

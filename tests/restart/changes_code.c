@@ -1,6 +1,6 @@
-// Changes page after page of a file's private mapping that is read-only but for the instant of a change, with
-// system calls that no library sees. In the end all that was changed must be so. The last page waits for the
-// file `end`.
+// Changes page after page of a file's private mapping, with system calls that no library sees. The mapping is
+// read-only but for the instant of a change. In the end all that was changed must be so. The last page waits
+// for the file `end`.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

@@ -95,8 +95,8 @@ TEST(TaskList, WhatIsListedWhileNobodyComesOrGoesIsComplete) {
   crowd.go();
 }
 
-// Of a user in hundreds of groups, as of a directory service, the lines that count lie behind the first 4 KiB
-// of the status file. The thread's name is its first line.
+// A user of a directory service may be in hundreds of groups. The lines that count then lie behind the first
+// 4 KiB of the status file. The thread's name is its first line.
 TEST(TaskList, MasksAreReadBehindManyGroupsAndNotFromTheName) {
   if (geteuid() != 0) GTEST_SKIP() << "needs the right to set groups";
   std::thread([] {

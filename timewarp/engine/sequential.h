@@ -2,8 +2,8 @@
 //
 // Owner: ckpt_tw_run(). Callers: one thread. Header for the run only.
 //
-// An event's block is given back before its handler runs, so the first message it sends takes the same block,
-// still in the cache (last in, first out). The message being read is therefore copied first.
+// An event's block is given back before its handler runs. So the first message that the handler sends takes
+// the same block, still in the cache (last in, first out). The message being read is therefore copied first.
 #pragma once
 
 #include "timewarp/engine/setup.h"

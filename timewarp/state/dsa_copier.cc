@@ -1,5 +1,5 @@
 // Copies by the Intel Data Streaming Accelerator, through a work queue that the administrator has opened to
-// users (Intel DSA Architecture Specification, sections 3.8 and 8; linux/idxd.h).
+// users. (Source: Intel DSA Architecture Specification, sections 3.8 and 8; linux/idxd.h).
 //
 // A descriptor that is under way cannot be taken back: settle() waits for it, as long as one state takes.
 #include <dirent.h>

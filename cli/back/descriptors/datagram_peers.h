@@ -15,9 +15,9 @@
 
 namespace ckpt::cli {
 
-// May this socket of `member`, connected to that host, be connected anew in this way? Not one that only waits
-// in another socket, nor one that may hold a part of a datagram (UDP_CORK), which goes where it was begun
-// for.
+// May this socket of `member`, connected to that host, be connected anew in this way? Left out: a socket that
+// only waits in another one, and a socket that may hold a part of a datagram (UDP_CORK), which goes where it
+// was begun for.
 bool is_datagram_peer(const StandingMember& member, const ParsedOpenFile& file, const ImageSocket& socket);
 
 class DatagramPeers {

@@ -1,6 +1,6 @@
-// A part of a job that lives in namespaces of its own (docs/hosts.md, "Several parts on one host"): whoever
-// takes it back, or gives it new connections, works inside of them, where its processes have the numbers of
-// their images, and where its /dev/shm and its IPC are.
+// A part of a job that lives in namespaces of its own (docs/hosts.md, "Several parts on one host"): a command
+// that takes it back, or gives it new connections, works inside of them. Only there its processes have the
+// numbers of their images, and there are its /dev/shm and its IPC.
 //
 // Owner: cli, `ckpt back-part`, before it does anything else. One thread, which need not be of root: the
 //        namespaces are the same user's. Callers: `ckpt back-part`.

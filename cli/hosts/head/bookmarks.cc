@@ -31,9 +31,9 @@ bool Bookmarks::leads_into_job(const std::string& remote) const {
 }
 
 // What an end has sent is acknowledged: so it is at the other end, and the counts must not say that more
-// came. (That end counted when its own bytes were acknowledged, perhaps before the last of these came.) A
-// connection whose other end no process has (not accepted yet) makes the hosts begin again; then the agents
-// have it kept.
+// came. (That end counted when its own bytes were acknowledged, perhaps before the last of these came.) The
+// other end may belong to no process (not accepted yet): such a connection makes the hosts begin again; then
+// the agents have it kept.
 Bookmarks::Verdict Bookmarks::match(bool last) const {
   Verdict verdict;
   for (const auto& [name, end] : ends_) {

@@ -11,8 +11,8 @@ namespace ckpt::cli {
 
 // Their device files (base/machine/known_devices.h), each kind once.
 std::vector<std::string> adapters_here();
-// Open MPI, MPICH and what else is above UCX or libfabric goes by TCP and ordinary shared memory, if there
-// are such adapters, in all programs that are started from now on. What the user has set himself stays.
+// If there are such adapters, all programs that are started from now on go by TCP and ordinary shared memory:
+// Open MPI, MPICH and what else is above UCX or libfabric. What the user has set himself stays.
 void keep_mpi_off_adapters();
 // A line for the user: what was found there, and what follows.
 std::string words_on_adapters(const std::string& host, const std::vector<std::string>& adapters);

@@ -1,9 +1,9 @@
 // What an image says about the process, apart from the contents of its memory: the records of the
 // META section. Written by libckpt_rt at the stop, read by ckpt-restart and ckpt.
 //
-// A record is a RecordHeader, a fixed struct named below, then the strings and blobs that the
-// struct counts, in the order of its *_len fields, padded to 8 bytes. Unknown types are refused:
-// a record exists because restart needs it. Grammar and example: docs/image_format.md.
+// A record is a RecordHeader, a fixed struct named below, then strings and blobs. The struct counts these, in
+// the order of its *_len fields; they are padded to 8 bytes. Unknown types are refused: a record exists
+// because restart needs it. Grammar and example: docs/image_format.md.
 //
 // All integers little-endian. All times in nanoseconds. All addresses are of the saved process.
 // Contract: structs only grow with a new format version (image_format.h, kFormatVersion).

@@ -13,8 +13,8 @@
 
 namespace ckpt {
 
-// From now on an image is refused that belongs to another user but root, or that others may write, and so is
-// one in a directory of which that holds.
+// From now on an image is refused that belongs to another user but root, or that others may write. An image
+// in such a directory is refused as well.
 void trust_own_images_only();
 
 // Of the open file, whose name is `path`.

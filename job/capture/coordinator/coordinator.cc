@@ -60,10 +60,10 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   return {};
 }
 
-// Members of another user make their images in the checkpoint's directory, by the descriptor that they get,
-// and names in the directory of saved files, which is made here so that it is not theirs. Both are sticky: a
-// user can remove or replace only his own entries. A restart looks at the owner of each image and of each
-// copy.
+// Members of another user make their images in the checkpoint's directory, by the descriptor that they get.
+// They make names in the directory of saved files, too: it is made here so that it is not theirs. Both are
+// sticky: a user can remove or replace only his own entries. A restart looks at the owner of each image and
+// of each copy.
 Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
   foreign_ = true;

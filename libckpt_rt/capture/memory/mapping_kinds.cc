@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::string_view kDeleted = " (deleted)";
 constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, perhaps from its disk
-// Bytes: larger ones of the program's own, as those by which a runtime's processes share what they know, are
-// saved whole as well, but for their holes.
+// Bytes: larger ones of the program's own are saved whole as well, but for their holes. A runtime's processes
+// share their knowledge by such files.
 constexpr uint64_t kMostOwnFile = 16 << 20;
 constexpr uint64_t kLeastOfJob = 1 << 20;  // bytes of shared memory
 

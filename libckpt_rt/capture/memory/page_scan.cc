@@ -131,9 +131,9 @@ Result<void> PageScan::add(AddrRange run, ArenaVector<AddrRange>& runs) {
   return runs.push_back(run) ? Result<void>() : no_memory();
 }
 
-// Where nothing is swapped, a page that is not present though its entry holds something is one that the
-// kernel moves to another place of the machine's memory at this instant (compaction), which exists, or a
-// mark, which is none. mincore(2) tells them apart.
+// Nothing is swapped here, so a page that is not present though its entry holds something is one of two
+// things. It is a page that the kernel moves to another place of the machine's memory at this instant
+// (compaction), which exists; or it is a mark, which is no page. mincore(2) tells them apart.
 Result<void> PageScan::add_moving(AddrRange range, ArenaVector<AddrRange>& runs) {
   constexpr size_t kAtOnce = 512;
   uint8_t there[kAtOnce];
@@ -227,7 +227,7 @@ long PageScan::scan_next(PagemapScanArg& arg, uint64_t& at, uint64_t end, bool f
   arg.vec_len = first ? kFewRegions : kBuffer / sizeof(PageRegion);
   const long n = sys::call(__NR_ioctl, pagemap_, kPagemapScan, &arg);
   if (n < 0) return n;
-  // The kernel collects 512 regions at a time and says in walk_end where it began with the last of them, also
+  // The kernel collects 512 regions at a time. In walk_end it says where it began with the last of them, also
   // when it went on from there to the end: what it has returned tells how far it came.
   const bool all = static_cast<uint64_t>(n) < arg.vec_len;
   at = all ? end : std::max<uint64_t>(arg.walk_end, reinterpret_cast<const PageRegion*>(buffer_)[n - 1].end);
@@ -329,8 +329,8 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only, Arena
   for (uint64_t at = range.start.value; at < range.end.value;) {
     PagemapScanArg arg{};
     // Present or swapped, and not the shared page of zeros, and (changed pages of a file) not the file's.
-    // Marks of the kernel in place of a page, for a guard or for the protection of a hole, count as swapped,
-    // and so does a page that it moves (add_moving()).
+    // Marks of the kernel in place of a page, for a guard or for the protection of a hole, count as swapped.
+    // So does a page that the kernel moves (add_moving()).
     arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
     arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0) | (knows_guards_ ? kPageIsGuard : 0);
     arg.category_inverted = arg.category_mask;

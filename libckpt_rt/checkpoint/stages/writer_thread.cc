@@ -41,7 +41,7 @@ void WriterThread::give(Order order) {
   futex_wake(order_);
 }
 
-// The scheduler likes to wake a thread where it ran last or where it is woken, and does not look for an idle
+// The scheduler likes to wake a thread where it ran last or where it is woken. It does not look for an idle
 // processor after threads that kept all of them busy: it is told to stay away from the agent's. Should that
 // one be busy with something else after all, the agent does the work itself.
 OtherThreads WriterThread::helper() {

@@ -51,8 +51,8 @@ void RawThread::release() {
 void RawThread::entry(void* start) {
   Start s = *static_cast<Start*>(start);
   if (s.table == DescriptorTable::kOwnTable) {
-    // Unsharing and closing in one step: the new table is made empty, so no descriptor of the
-    // program is ever held by us, not even for the moment between a copy and a close.
+    // Unsharing and closing in one step: the new table is made empty, so we never hold a descriptor of the
+    // program. There is not even a moment between a copy and a close.
     sys::call(__NR_close_range, 0L, UINT_MAX, CLOSE_RANGE_UNSHARE);
   }
   sys::call(__NR_prctl, PR_SET_NAME, "ckpt_rt");

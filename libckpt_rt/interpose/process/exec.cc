@@ -1,7 +1,7 @@
-// exec: a checkpoint signal that is pending when a thread executes another program would reach that program
-// before its constructors ran, and its default action ends the process. So the signal is blocked before the
-// call. A preloaded program unblocks it when our handler is installed (preload.cc); in any other program it
-// stays blocked and does no harm. If the call fails the signal is unblocked and taken.
+// exec: a checkpoint signal may be pending when a thread executes another program. It would reach that
+// program before its constructors ran, and its default action ends the process. So the signal is blocked
+// before the call. A preloaded program unblocks it when our handler is installed (preload.cc); in any other
+// program it stays blocked and does no harm. If the call fails the signal is unblocked and taken.
 //
 // In a child of vfork() only the child's own mask changes, and nothing of the shared memory.
 

@@ -3,9 +3,9 @@
 //
 // A result is a part only if the kernel would have waited for all: writes to a blocking pipe, socket or
 // terminal; reads of a socket with MSG_WAITALL; reads of a memory device. On these the kernel returns less
-// only after a signal, an error that the next call reports, the end of the stream, or a socket's time-out.
-// The next attempt meets the same error or end; then the part is returned, as it would have been. A socket
-// reports an error only once, so a socket that has one is left alone.
+// only after a signal, the end of the stream, or a socket's time-out, or after an error that the next call
+// reports. The next attempt meets the same error or end; then the part is returned, as it would have been. A
+// socket reports an error only once, so a socket that has one is left alone.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -27,8 +27,9 @@ struct Area {
 
 }  // namespace
 
-// They grow a page at a time where they are, as one mapping each. If it were cut in two, as by one that
-// takes a range from userfaultfd that it had before it grew, mremap(2) of it as one would fail with EFAULT.
+// They grow a page at a time where they are, as one mapping each. A range that is taken from userfaultfd, and
+// that had grown since it was registered, could cut it in two. mremap(2) of it as one would then fail with
+// EFAULT.
 std::string grows(uint64_t iterations) {
   Area areas[16];
   uint64_t number = 0;

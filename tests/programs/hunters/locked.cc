@@ -11,8 +11,8 @@ constexpr uint64_t kPages = 257;
 constexpr unsigned kThreads = 3;
 }  // namespace
 
-// Whenever the mutex is free, page i holds a multiple of i + 1 (modulo 2^64), the counter page holds
-// the number of turns, and the page of the last turn says whose it was.
+// Whenever the mutex is free, page i holds a multiple of i + 1 (modulo 2^64). The counter page holds the
+// number of turns, and the page of the last turn says whose it was.
 std::string locked(uint64_t iterations) {
   std::byte* pages = map_pages(kPages + 2);
   std::byte* turns = pages + kPages * kPage;

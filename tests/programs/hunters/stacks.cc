@@ -16,8 +16,8 @@ struct Node {
   std::atomic<uint64_t> moves;
 };
 
-// Treiber stacks. A head is a tag, counted up by every change (so that a head that was popped and
-// pushed again does not look unchanged), and the index + 1 of the first node.
+// Treiber stacks. A head is a tag and the index + 1 of the first node. Every change counts the tag up, so
+// that a head that was popped and pushed again does not look unchanged.
 class Stacks {
  public:
   Stacks() : nodes_(map_pages(kNodes)), heads_(map_pages(kStacks)) {}

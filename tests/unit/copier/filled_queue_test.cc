@@ -58,8 +58,8 @@ TEST_F(Queue, CloseWakesTheWriter) {
   }
 }
 
-// As in a checkpoint: every entry holds a buffer of a pool that is smaller than all that is pushed, and
-// the writer gives buffers back a batch at a time. Nobody may wait for ever, nothing is lost or doubled.
+// As in a checkpoint: every entry holds a buffer of a pool that is smaller than all that is pushed. The
+// writer gives buffers back a batch at a time. Nobody may wait for ever, nothing is lost or doubled.
 TEST_F(Queue, CarriesEverythingThroughASmallPool) {
   constexpr uint32_t kBuffers = 8;
   constexpr int kProducers = 3, kEach = 3000;
