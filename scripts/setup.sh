@@ -7,7 +7,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(
   build-essential cmake ninja-build pkg-config git clang-format
-  liburing-dev libunwind-dev libdw-dev libjemalloc-dev libxxhash-dev liblz4-dev libzstd-dev libsodium-dev
+  liburing-dev libunwind-dev libdw-dev liblzma-dev zlib1g-dev libbz2-dev libjemalloc-dev libxxhash-dev liblz4-dev libzstd-dev libsodium-dev
   libisal-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
   # transports of distributed simulations
   libopenmpi-dev openmpi-bin libmpich-dev mpich

@@ -7,6 +7,7 @@ old_\name:
 .endm
   old dlopen GLIBC_2.2.5
   old dlsym GLIBC_2.2.5
+  old dlclose GLIBC_2.2.5
   old dladdr GLIBC_2.2.5
   old dlerror GLIBC_2.2.5
 .section .note.GNU-stack,"",@progbits

@@ -18,6 +18,12 @@ old_\name:
   old pthread_mutexattr_destroy GLIBC_2.2.5
   old pthread_mutexattr_settype GLIBC_2.2.5
   old pthread_sigmask GLIBC_2.2.5
+  old pthread_rwlock_init GLIBC_2.2.5
+  old pthread_rwlock_destroy GLIBC_2.2.5
+  old pthread_rwlock_rdlock GLIBC_2.2.5
+  old pthread_rwlock_tryrdlock GLIBC_2.2.5
+  old pthread_rwlock_wrlock GLIBC_2.2.5
+  old pthread_rwlock_unlock GLIBC_2.2.5
   old pthread_testcancel GLIBC_2.2.5
   old pthread_attr_setstacksize GLIBC_2.2.5
   old pthread_detach GLIBC_2.2.5
