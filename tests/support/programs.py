@@ -79,7 +79,7 @@ def _sqlite_script(path, rounds):
 
 def all_programs():
     programs = [
-        _bench("mergesort", ["--size", "64M", "--rounds", "16"], ["--size", "256M", "--rounds", "30"]),
+        _bench("mergesort", ["--size", "64M", "--rounds", "10"], ["--size", "256M", "--rounds", "30"]),
         _bench("tsp", ["--cities", "19"], ["--cities", "21"], steady=True),
         _bench("matmul", ["--n", "640", "--rounds", "12"], ["--n", "1024", "--rounds", "24"]),
         _bench("pattern", ["--length", "32M"], ["--length", "256M"], steady=True),
