@@ -134,6 +134,7 @@ void main_loop(void*) {
       continue;
     }
     if (queue.waiting) {
+      Watch::clean_spare();
       if (Watch::is_kept()) wait_for_orders(seen);
       continue;
     }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/sys.h"
@@ -20,7 +21,12 @@ void unmap(AddrRange range) {
 
 SpareMemory::Block SpareMemory::take(Use use, uint64_t least, uint64_t most) {
   const Block block = std::exchange(blocks_[static_cast<uint64_t>(use)], {});
-  if (block.range.size() >= least && block.range.size() <= most) return block;
+  const bool fits = block.range.size() >= least && block.range.size() <= most;
+  if (use == Use::kLists) {
+    if (fits) clean();
+    to_clean_ = {};
+  }
+  if (fits) return block;
   unmap(block.range);
   return {};
 }
@@ -35,10 +41,18 @@ void SpareMemory::give(Use use, Block block) {
       rest.empty() || sys::call(__NR_madvise, rest.start.value, rest.size(), MADV_DONTNEED) == 0;
   if (!emptied) unmap(block.range);
   place = emptied ? block : Block{};
+  if (use == Use::kLists) to_clean_ = place.touched;
+}
+
+void SpareMemory::clean() {
+  if (to_clean_.empty()) return;
+  std::memset(to_clean_.start.as<void>(), 0, to_clean_.size());
+  to_clean_ = {};
 }
 
 void SpareMemory::release() {
   for (Block& block : blocks_) unmap(std::exchange(block, {}).range);
+  to_clean_ = {};
 }
 
 }  // namespace ckpt

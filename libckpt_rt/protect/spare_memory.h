@@ -20,7 +20,8 @@ class SpareMemory {
   static constexpr uint64_t kUses = 3;
   static constexpr uint64_t kMostTouched = 4 << 20;
 
-  // touched: the only part of it whose pages may be there. An empty block: there is none.
+  // touched: the only part of it whose pages may be there. An empty block: there is none. A block of lists is
+  // all zeros when it is taken.
   struct Block {
     AddrRange range{}, touched{};
   };
@@ -35,11 +36,14 @@ class SpareMemory {
   // What the block holds stays, but for pages behind the first kMostTouched bytes of `touched`, which read as
   // zeros again. A block that the kernel does not take them from is unmapped.
   void give(Use use, Block block);
+  // Zeros in what the lists have left: best when the checkpoint has been answered. take() sees to it else.
+  void clean();
   void release();
   AddrRange range(Use use) const { return blocks_[static_cast<uint64_t>(use)].range; }
 
  private:
   Block blocks_[kUses];
+  AddrRange to_clean_{};  // of the lists' block
 };
 
 }  // namespace ckpt

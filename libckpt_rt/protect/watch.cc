@@ -29,6 +29,10 @@ void Watch::end_kept() {
   if (kept != nullptr) take()->end();
 }
 
+void Watch::clean_spare() {
+  if (kept != nullptr) kept->spare.clean();
+}
+
 void Watch::release_spare() {
   if (kept != nullptr) kept->spare.release();
 }

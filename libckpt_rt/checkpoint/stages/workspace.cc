@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/sys.h"
 #include "libckpt_rt/core/directory/log.h"
@@ -19,9 +18,8 @@ Workspace::~Workspace() {
   if (heir_ == nullptr) return;
   AddrRange touched;
   const AddrRange block = arena_.hand_over(&touched);
-  // An arena gives out zeros. The pages behind these are given back.
+  // The pages behind these are given back.
   touched.end = std::min(touched.end, touched.start + kMostKept);
-  std::memset(touched.start.as<void>(), 0, touched.size());
   heir_->give(SpareMemory::Use::kLists, {block, touched});
 }
 
