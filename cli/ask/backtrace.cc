@@ -45,7 +45,8 @@ void add_backtrace(CLI::App& app, ExitCode& exit) {
   command->add_option("TID", o->tid, "thread id (default: the main thread)");
   command->footer(
       "The thread stands still for the moment. Works with any process, preloaded or not.\n"
-      "Exit codes: 0 done, 64 wrong arguments, 66 ckpt-backtrace is not installed, 67 no such thread, 75 it does\n"
+      "Exit codes: 0 done, 64 wrong arguments, 66 ckpt-backtrace is not installed, 67 no such thread, 75 it "
+      "does\n"
       "not stop, 77 not permitted.");
   command->callback([o, &exit] { exit = report(backtrace(*o)); });
 }
