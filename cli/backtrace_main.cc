@@ -1,5 +1,5 @@
-// ckpt-backtrace PID TID: what one thread of any process is doing. `ckpt backtrace` becomes it. A program of its
-// own: no other command should load libunwind, of which only this one has a use.
+// ckpt-backtrace PID TID: what one thread of any process is doing. `ckpt backtrace` becomes it. A program of
+// its own: no other command should load libunwind, of which only this one has a use.
 #include <elf.h>
 #include <errno.h>
 #include <libunwind-ptrace.h>

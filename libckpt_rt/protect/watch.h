@@ -25,7 +25,8 @@ class Watch {
   static bool is_kept();
   // Ends the kept watch, if there is one.
   static void end_kept();
-  // Of the kept watch, if there is one: its spare memory is made ready for the next checkpoint, or given back.
+  // Of the kept watch, if there is one: its spare memory is made ready for the next checkpoint, or given
+  // back.
   static void clean_spare();
   static void release_spare();
   // Restart, forked child: there is none.
