@@ -1,5 +1,6 @@
 """Which of our threads goes before the program's, and when (libckpt_rt/core/threads/urgency.h)."""
 
+import contextlib
 import signal
 import time
 
@@ -36,6 +37,18 @@ class Urgency(CkptTest):
         await_(lambda: fields(f"/proc/{child.pid}/stat")[0] == "T", point)
         return child, asker
 
+    def stopped_writer(self, pid):
+        """The child that writes the image of `pid`, when it is stopped."""
+        def writers():
+            born = []
+            for tid in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{tid}/children", encoding="utf-8") as f:
+                    born += f.read().split()
+            return [int(child) for child in born if fields(f"/proc/{child}/stat")[0] == "T"]
+        await_(writers, "the child to stop")
+        (writer,) = writers()
+        return writer
+
     def niceness(self, pid):
         return sorted(int(fields(f"/proc/{pid}/task/{tid}/stat")[16]) for tid in os.listdir(f"/proc/{pid}/task"))
 
@@ -55,15 +68,17 @@ class Urgency(CkptTest):
 
     def test_not_the_child_that_writes(self):
         child, asker = self.stopped_at("fork.child", "fork")
-        with open(f"/proc/{child.pid}/task/{child.pid}/children", encoding="utf-8") as f:
-            born = f.read().split()
-        for tid in os.listdir(f"/proc/{child.pid}/task"):
-            with open(f"/proc/{child.pid}/task/{tid}/children", encoding="utf-8") as f:
-                born += f.read().split()
-        (writer,) = set(born)
-        await_(lambda: fields(f"/proc/{writer}/stat")[0] == "T", "the child to stop")
+        writer = self.stopped_writer(child.pid)
         self.assertEqual(self.niceness(writer), [NICE])
-        self.goes_on(asker, child.pid, int(writer))
+        self.goes_on(asker, child.pid, writer)
+
+    def test_the_child_may_write_on_any_processor(self):
+        """It begins on that of the agent, and may then go to others."""
+        child, asker = self.stopped_at("fork.table", "fork")
+        writer = self.stopped_writer(child.pid)
+        os.kill(child.pid, signal.SIGCONT)  # the agent may not have come to it yet
+        await_(lambda: os.sched_getaffinity(writer) == os.sched_getaffinity(child.pid), "the child to be let go")
+        self.goes_on(asker, writer)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/rings/rings.h"
+#include "libckpt_rt/core/kernel/current_processor.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/threads/own_threads.h"
@@ -76,13 +77,33 @@ Result<void> ForkBackEnd::finish() {
     sys::call(__NR_exit_group, 0L);
   }
   attempt_.stop.go();
-  report->program_runs.store(1, std::memory_order_release);
-  sys::call(__NR_futex, &report->program_runs, FUTEX_WAKE, 1L, 0L, 0L, 0L);
+  let_write(child, *report);
   points::at("fork.go");
   attempt_.after_stop();
   const Result<void> result = await(child, *report);
   sys::call(__NR_munmap, page, kPageSize);
   return result;
+}
+
+// The child gets the processor of this thread, which is about to sleep. The kernel would wake it on the one
+// where it began to wait, among all threads that have gone there since, and moves one of them only after a
+// tenth of a second.
+void ForkBackEnd::let_write(long child, Report& report) {
+  // Before the child is moved: one that was not asleep yet takes this thread's processor at once, and waits
+  // no more.
+  report.program_runs.store(1, std::memory_order_release);
+  const uint32_t here = current_processor();
+  uint8_t processors[128] = {};
+  const bool is_placed = !sys::failed(child) && here < 8 * sizeof(processors);
+  if (is_placed) {
+    processors[here / 8] = static_cast<uint8_t>(1u << here % 8);
+    sys::call(__NR_sched_setaffinity, child, sizeof(processors), processors);
+  }
+  sys::call(__NR_futex, &report.program_runs, FUTEX_WAKE, 1L, 0L, 0L, 0L);
+  if (is_placed) {
+    std::memset(processors, 0xff, sizeof(processors));  // as a thread of ours begins (raw_thread.cc)
+    sys::call(__NR_sched_setaffinity, child, sizeof(processors), processors);
+  }
 }
 
 // The kernel gives a new process the processor that stands idle, and the program's threads would wait for it.

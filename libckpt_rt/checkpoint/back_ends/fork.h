@@ -19,6 +19,7 @@ class ForkBackEnd final : public StillBackEnd {
 
  private:
   struct Report;
+  static void let_write(long child, Report& report);
   static void await_release(Report& report);
   void write_in_child(Report& report);
   Result<void> write_image();

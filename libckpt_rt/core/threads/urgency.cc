@@ -1,5 +1,7 @@
 #include "libckpt_rt/core/threads/urgency.h"
 
+#include <errno.h>
+
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -53,6 +55,7 @@ void Urgency::begin() {
   attributes.size = sizeof(attributes);
   if (sys::call(__NR_sched_getattr, 0L, &attributes, sizeof(attributes), 0L) != 0) return;
   before_ = attributes.nice;
+  slice_before_ = attributes.runtime;
   attributes.nice = kFirstOfAll;
   attributes.flags |= kResetOnFork;
   raised_ = sys::call(__NR_sched_setattr, 0L, &attributes, 0L) == 0;
@@ -65,7 +68,11 @@ void Urgency::end() {
   attributes.size = sizeof(attributes);
   if (sys::call(__NR_sched_getattr, 0L, &attributes, sizeof(attributes), 0L) != 0) return;
   attributes.nice = before_;
+  attributes.runtime = slice_before_;  // a child has the kernel's, by the flag
   attributes.flags &= ~kResetOnFork;
+  if (sys::call(__NR_sched_setattr, 0L, &attributes, 0L) != -EPERM) return;
+  // Who may by RLIMIT_NICE alone does not get rid of the flag, but of the rest.
+  attributes.flags |= kResetOnFork;
   sys::call(__NR_sched_setattr, 0L, &attributes, 0L);
 }
 

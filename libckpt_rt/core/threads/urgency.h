@@ -27,16 +27,17 @@ bool many_threads_run();
 
 class Urgency {
  public:
-  // A process or thread that this thread makes meanwhile begins with nice 0.
+  // A process or thread that this thread makes meanwhile begins with nice 0, and the kernel's slice.
   void begin();
-  // By the same thread; also by a child that it has forked, for itself.
+  // By the same thread; also by a child that it has forked, for itself. Nice and slice are as before.
   void end();
   // After a restart: the thread that began it is gone.
   void forget() { raised_ = false; }
 
  private:
   bool raised_ = false;
-  int before_ = 0;  // nice
+  int before_ = 0;             // nice
+  uint64_t slice_before_ = 0;  // ns (Linux 6.12)
 };
 
 class ScopedUrgency {
