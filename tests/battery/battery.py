@@ -110,6 +110,11 @@ def below_now():
     return " | ".join(lines)
 
 
+def reasons(cost):
+    """Of an image that cannot be restarted: what `ckpt now` said beside its figures."""
+    return {k: v for k, v in cost.items() if v and isinstance(v, (str, list)) and k not in ("pid", "program", "image", "mode", "notes", "processor_helpers_ns")}
+
+
 class Run:
     def __init__(self, name, command, way, seed):
         self.name, self.command, self.user = name, command, NOBODY if way == "user" else 0
@@ -170,11 +175,16 @@ class Run:
             cost = {}
         self.said += [str(note) for note in cost.get("notes", [])]
         if done.returncode != 0:
-            raise Result("refused", f"now {done.returncode}: {done.stderr.strip()} {done.stdout.strip()[:600]} {self.said}")
+            raise Result("refused", f"now {done.returncode}: {done.stderr.strip()} {reasons(cost)} {self.said}")
+
+    def images(self):
+        """A program that gives up the rights of root has its images in a directory of the later user."""
+        below = [entry for entry in os.listdir(self.path("images")) if entry.startswith("user-")]
+        return self.path("images", *below)
 
     def bring_back(self, life):
         end = len(self.read("run.err"))
-        child = self.start([RESTART, "--json", self.path("images")], life, "run")
+        child = self.start([RESTART, "--json", *(["--trust"] if "user-" in self.images() else []), self.images()], life, "run")
         deadline = time.monotonic() + PATIENCE
         while True:
             ended = child.poll() is not None
@@ -184,6 +194,7 @@ class Run:
                         said = json.loads(line)
                     except ValueError:
                         continue  # half of it
+                    self.said += [f"restart: {note}" for note in said.get("notes", []) if "has grown since" not in note]
                     if said["ok"]:
                         return child, said["outer_pid"]
                     raise Result("LATE", f"restart {said['exit_code']}: {said['error']} {self.said}")

@@ -162,22 +162,6 @@ static void own_faults(void) {
     }
 }
 
-static void keys(void) {
-    int key = pkey_alloc(0, 0);
-    if (key < 0) say("no keys");
-    char* p = map_of(8192, RW, 0);
-    if (key >= 0) MUST(pkey_mprotect(p, 4096, RW, key) == 0);
-    EACH_STEP(n) {
-        p[0] = (char)n;
-        if (key < 0) continue;
-        pkey_set(key, PKEY_DISABLE_WRITE);
-        MUST(p[0] == (char)n && pkey_get(key) == PKEY_DISABLE_WRITE);
-        rest_ms(5);
-        MUST(pkey_get(key) == PKEY_DISABLE_WRITE);
-        pkey_set(key, 0);
-    }
-}
-
 static long __attribute__((noinline)) deep(int n) {
     volatile char room[3000];
     room[0] = (char)n;
@@ -204,6 +188,37 @@ static void stacks_grow(void) {
 
 static sigjmp_buf caught;
 static void catches(int number) { siglongjmp(caught, number); }
+
+// Protection keys: what a key forbids stays forbidden, and keys stay taken.
+static void keys_of(int forbids) {
+    struct sigaction a = {.sa_handler = catches};
+    sigaction(SIGSEGV, &a, NULL);
+    int key = pkey_alloc(0, 0), second = pkey_alloc(0, forbids);
+    if (key < 0 || second < 0) say("no keys");
+    char* p = map_of(3 * 4096, RW, 0);
+    memset(p, 'k', 3 * 4096);
+    if (key >= 0) MUST(pkey_mprotect(p, 4096, RW, key) == 0);
+    if (second >= 0) MUST(pkey_mprotect(p + 4096, 4096, RW, second) == 0);
+    volatile int n = 0;
+    for (; step_of(n); n++) {
+        p[0] = (char)n, p[2 * 4096] = (char)n;
+        if (second < 0) continue;
+        MUST(pkey_get(second) == forbids && pkey_get(key) == 0);
+        // The handler has the rights of a new thread until it jumps out of itself.
+        volatile int reached = 0;
+        if (sigsetjmp(caught, 1) == 0) p[4096] = 1, reached = 1;
+        pkey_set(second, forbids), pkey_set(key, 0);
+        MUST(!reached);
+        MUST(pkey_mprotect(p + 2 * 4096, 4096, RW, key) == 0 && p[2 * 4096] == (char)n && p[2 * 4096 + 1] == 'k' && p[1] == 'k');
+    }
+    if (second < 0) return;
+    pkey_set(second, 0);
+    for (int i = 0; i < 4096; i++) MUST(p[4096 + i] == 'k');
+    int last = pkey_alloc(0, 0);
+    say("%d %d %d", key, second, last);
+}
+static void keys_of_writing(void) { keys_of(PKEY_DISABLE_WRITE); }
+static void keys_of_access(void) { keys_of(PKEY_DISABLE_ACCESS); }
 
 static void guards(void) {
     struct sigaction a = {.sa_handler = catches};
@@ -318,5 +333,5 @@ static void twice_mapped(void) {
     }
 }
 
-PROGRAMS(P(moved), P(protections), P(advice), P(huge), P(sealed), P(own_faults), P(keys), P(stacks_grow), P(guards), P(heap), P(locked_memory),
+PROGRAMS(P(moved), P(protections), P(advice), P(huge), P(sealed), P(own_faults), P(keys_of_writing), P(keys_of_access), P(stacks_grow), P(guards), P(heap), P(locked_memory),
          P(program_break), P(reserved), P(made_code), P(secret), P(twice_mapped))

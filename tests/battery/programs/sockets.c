@@ -218,11 +218,11 @@ static void unix_names(void) {
     }
 }
 
-static void queue_of_clients(void) {
+static void clients_of(int deferred) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t la = sizeof a;
     int l = listens(AF_INET, SOCK_STREAM, &a, &la), s[STEPS + 4], x;
-    set(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1);
+    if (deferred) set(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1);
     for (int i = 0; i < 4; i++) s[i] = socket(AF_INET, SOCK_STREAM, 0), MUST(connect(s[i], (void*)&a, la) == 0 && write(s[i], &i, 4) == 4);
     EACH_STEP(n) {
         int i = n + 4;
@@ -236,6 +236,9 @@ static void queue_of_clients(void) {
         close(s[n]);
     }
 }
+
+static void queue_of_clients(void) { clients_of(0); }
+static void deferred_clients(void) { clients_of(1); }
 
 static void peeked(void) {
     int p[2];
@@ -290,4 +293,4 @@ static void filtered(void) {
     MUST(recv(p[1], &in, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
 }
 
-PROGRAMS(P(tcp4), P(tcp6), P(half_closed), P(urgent), P(udp), P(rights), P(unix_names), P(queue_of_clients), P(peeked), P(routes), P(filtered))
+PROGRAMS(P(tcp4), P(tcp6), P(half_closed), P(urgent), P(udp), P(rights), P(unix_names), P(queue_of_clients), P(deferred_clients), P(peeked), P(routes), P(filtered))
