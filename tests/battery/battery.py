@@ -115,6 +115,13 @@ def reasons(cost):
     return {k: v for k, v in cost.items() if v and isinstance(v, (str, list)) and k not in ("pid", "program", "image", "mode", "notes", "processor_helpers_ns")}
 
 
+def root_of(said):
+    """The process of the first program, as this pid namespace numbers it."""
+    pids = [pid for pid in said.get("outer_pids", [said.get("outer_pid")]) if pid]
+    index = said.get("processes", [said["pid"]]).index(said["pid"])
+    return pids[index] if index < len(pids) else pids[0]
+
+
 class Run:
     def __init__(self, name, command, way, seed):
         self.name, self.command, self.user = name, command, NOBODY if way == "user" else 0
@@ -196,7 +203,7 @@ class Run:
                         continue  # half of it
                     self.said += [f"restart: {note}" for note in said.get("notes", []) if "has grown since" not in note]
                     if said["ok"]:
-                        return child, said["outer_pid"]
+                        return child, root_of(said)
                     raise Result("LATE", f"restart {said['exit_code']}: {said['error']} {self.said}")
             if ended:
                 raise Result("LATE", f"restart ended {child.returncode}: {self.read('run.err')[end:][-300:]!r} {self.said}")

@@ -15,6 +15,7 @@
 #include "base/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
+#include "libckpt_rt/capture/memory/protection_keys.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/kernel/current_processor.h"
 #include "libckpt_rt/core/process/own_page.h"
@@ -69,7 +70,10 @@ Result<void> ForkBackEnd::finish() {
     // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the
     // program is not our parent any more.
     sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);
-    if (sys::call(__NR_getppid) != this_process.pid) sys::call(__NR_exit_group, 1L);
+    // (A filter of the program's may answer with an error: then nothing is known.)
+    const long parent = sys::call(__NR_getppid);
+    if (parent >= 0 && parent != this_process.pid) sys::call(__NR_exit_group, 1L);
+    protection_keys::open_all();
     points::at("fork.child");
     await_release(*report);
     write_in_child(*report);

@@ -8,6 +8,7 @@
 #include "libckpt_rt/capture/advice/kept_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
+#include "libckpt_rt/capture/memory/protection_keys.h"
 #include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
@@ -205,6 +206,11 @@ Result<void> Stop::look(Watch& watch) {
         "the program has more guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts "
         "with a policy (mbind) than are remembered, or this kernel (Linux 6.13, 6.14) shows its guard "
         "regions to nobody: after a restart some are ordinary memory");
+  }
+  if (!capture.texts.filtered() && protection_keys::any_taken(capture.map.mappings())) {
+    parts_.space.note(1,
+                      "the program has protection keys (pkey_alloc): after a restart they are free, and what "
+                      "they forbid is allowed");
   }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());

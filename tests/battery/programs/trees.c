@@ -379,13 +379,15 @@ static void prefork_with(int reuse) {
         p[i] = child_of(accepts, l);
         if (reuse) close(l);
     }
-    MUST(connect(held, (void*)&a, sizeof a) == 0);
+    // Who serves it takes no others: with a listener of its own nobody else would take those of its queue.
+    if (!reuse) MUST(connect(held, (void*)&a, sizeof a) == 0);
     EACH_STEP(n) {
         int s = socket(AF_INET, SOCK_STREAM, 0), x = n;
         MUST(connect(s, (void*)&a, sizeof a) == 0);
         put(s, &x, 4), get(s, &x, 4);
         MUST(x == n + 1000);
         close(s);
+        if (reuse) continue;
         x = -n;
         put(held, &x, 4), get(held, &x, 4);
         MUST(x == 1000 - n);
@@ -572,7 +574,7 @@ static void terminal_jobs(void) {
     if (leader == 0) {
         struct termios t;
         tcgetattr(0, &t), t.c_lflag &= ~ECHO, t.c_oflag &= ~OPOST, tcsetattr(0, TCSANOW, &t);
-        signal(SIGTTOU, SIG_IGN);
+        signal(SIGTTOU, SIG_IGN), signal(SIGINT, SIG_DFL);
         pid_t fore = child_of(terminal_child, 0);
         setpgid(fore, fore);
         tcsetpgrp(0, fore);
