@@ -13,7 +13,7 @@ namespace ckpt::protection_keys {
 
 namespace {
 
-constexpr int kKeys = 16;                       // of x86; 0 is everybody's
+constexpr int kKeys = 16;                        // of x86; 0 is everybody's
 constexpr uint64_t kProtectionKeys = 1ull << 9;  // in XCR0, where the kernel has them in use
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Keys of memory (pkeys(7)): a restart gives neither the keys nor the memory's key back. Here it is told whether
-// there are any.
+// Keys of memory (pkeys(7)): a restart gives neither the keys nor the memory's key back. Here it is told
+// whether there are any.
 //
 // Owner:     libckpt_rt. Callers: the agent, threads standing; the child that writes an image.
 // Source:    pkey_alloc(2), arch/x86/include/asm/pkeys.h, arch/x86/mm/pkeys.c.
