@@ -26,6 +26,14 @@ inline uint64_t read_xfeatures() {
   return (uint64_t{high} << 32) | low;
 }
 
+// The calling thread may read and write memory with any protection key (pkeys(7)). One that was made in a signal
+// handler has the rights of a handler: of memory with key 0 alone.
+inline void open_protection_keys() {
+  constexpr uint64_t kProtectionKeys = 1ull << 9;  // in XCR0, where the kernel has them in use
+  if ((read_xfeatures() & kProtectionKeys) == 0) return;
+  asm volatile(".byte 0x0f,0x01,0xef" : : "a"(0), "c"(0), "d"(0) : "memory");  // wrpkru
+}
+
 inline CpuFeatures collect_cpu_features() {
   CpuFeatures f;
   uint32_t a = 0, b = 0, c = 0, d = 0;

@@ -31,9 +31,4 @@ bool any_taken(std::span<const Mapping> mappings) {
   return free_keys < kKeys - 1 - (of_kernel ? 1 : 0);
 }
 
-void open_all() {
-  if ((read_xfeatures() & kProtectionKeys) == 0) return;
-  asm volatile(".byte 0x0f,0x01,0xef" : : "a"(0), "c"(0), "d"(0) : "memory");  // wrpkru
-}
-
 }  // namespace ckpt::protection_keys

@@ -15,7 +15,6 @@
 #include "base/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
-#include "libckpt_rt/capture/memory/protection_keys.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/kernel/current_processor.h"
 #include "libckpt_rt/core/process/own_page.h"
@@ -73,7 +72,6 @@ Result<void> ForkBackEnd::finish() {
     // (A filter of the program's may answer with an error: then nothing is known.)
     const long parent = sys::call(__NR_getppid);
     if (parent >= 0 && parent != this_process.pid) sys::call(__NR_exit_group, 1L);
-    protection_keys::open_all();
     points::at("fork.child");
     await_release(*report);
     write_in_child(*report);

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 
+#include "base/machine/cpu_features.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -56,6 +57,7 @@ void RawThread::entry(void* start) {
     sys::call(__NR_close_range, 0L, UINT_MAX, CLOSE_RANGE_UNSHARE);
   }
   sys::call(__NR_prctl, PR_SET_NAME, "ckpt_rt");
+  open_protection_keys();
   // The thread that took the request may be pinned, or have a real-time priority: not for us.
   uint8_t everywhere[128];
   std::memset(everywhere, 0xff, sizeof(everywhere));
