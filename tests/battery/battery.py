@@ -205,8 +205,11 @@ class Run:
         except ValueError:
             cost = {}
         self.said += [str(note) for note in cost.get("notes", [])]
+        if done.returncode == 67:
+            return False  # it has ended
         if done.returncode != 0:
             raise Result("refused", f"now {done.returncode}: {done.stderr.strip()} {reasons(cost)} {self.said}")
+        return True
 
     def images(self):
         """A program that gives up the rights of root has its images in a directory of the later user."""
@@ -254,8 +257,10 @@ class Run:
             if child.poll() is not None:
                 kind = "early" if child.returncode == 0 else "said" if self.said else "WRONG"
                 raise Result(kind, f"ended {child.returncode} before checkpoint {life}: "
-                             f"{self.read('run.out')[-200:]!r} {self.read('run.err')[-300:]!r}")
-            self.checkpoint(pid)
+                             f"{self.read('run.out')[-200:]!r} {self.read('run.err')[-300:]!r} {self.said}")
+            if not self.checkpoint(pid):
+                code, out, _ = self.finish(child, "run")
+                raise Result("early" if (code, out) == plain[:2] else "WRONG", f"the checkpoint ended it: {code}, {out[-160:]!r} {self.said}")
             kill_all()
             child, pid = self.bring_back(life + 1)
         code, out, _ = self.finish(child, "run")
