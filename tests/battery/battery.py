@@ -260,7 +260,8 @@ class Run:
                              f"{self.read('run.out')[-200:]!r} {self.read('run.err')[-300:]!r} {self.said}")
             if not self.checkpoint(pid):
                 code, out, _ = self.finish(child, "run")
-                raise Result("early" if (code, out) == plain[:2] else "WRONG", f"the checkpoint ended it: {code}, {out[-160:]!r} {self.said}")
+                kind = "early" if (code, out) == plain[:2] else "WRONG"
+                raise Result(kind, f"ended, no checkpoint: {code}, {out[-160:]!r} {self.said}")
             kill_all()
             child, pid = self.bring_back(life + 1)
         code, out, _ = self.finish(child, "run")

@@ -20,7 +20,8 @@ async def main():
         writer.write(f"line {n}\n".encode())
         child.stdin.write(f"to cat {n}\n".encode())
         began = loop.time()
-        answers = await asyncio.gather(reader.readline(), child.stdout.readline(), loop.run_in_executor(None, time.sleep, 0.02), asyncio.sleep(0.03))
+        answers = await asyncio.gather(reader.readline(), child.stdout.readline(), loop.run_in_executor(None, time.sleep, 0.02),
+                                       asyncio.sleep(0.03))
         assert answers[:2] == [f"LINE {n}\n".encode(), f"to cat {n}\n".encode()] and loop.time() - began < 20
     child.stdin.close()
     assert await child.wait() == 0
