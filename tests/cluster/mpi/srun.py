@@ -11,21 +11,8 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import mpi  # noqa: E402
+from allocations import Allocation  # noqa: E402
 from over_hosts import CKPT, ON, OverHosts, clean, wait_for  # noqa: E402
-
-
-class Allocation:
-    """Variables of an allocation, as sbatch would have set them."""
-
-    def allocate(self, nodes, cpus, **more):
-        wanted = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_CPUS_PER_NODE": cpus, "SLURM_MPI_TYPE": "pmi2", **more}
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
-
-        def put_back():
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
-        self.addCleanup(put_back)
 
 
 class Streams(Allocation, OverHosts):
