@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What checkpoints cost a program of MPI over three hosts, which are namespaces of this machine (root only):
   mpi_speed.py BUILD stand [--mib 256] [--times 20]    how long 6 ranks stand, and when they go on after a restart on three others
-  mpi_speed.py BUILD netpipe [--times 5]               NetPIPE between two hosts with the library and without it, in turns
+  mpi_speed.py BUILD netpipe [--times 5]               NetPIPE between two hosts with the library and without it, in turns:
+                                                       two and a half minutes each time
 Both with Open MPI; --mpi mpich for the other. Medians, and between which values half of all lie."""
 import argparse
 import json
@@ -54,9 +55,12 @@ class Bench:
         return job
 
     @staticmethod
-    def await_line(job, test):
-        seen = 0
+    def await_line(job, test, seconds=600):
+        seen, until = 0, time.monotonic() + seconds
         while True:
+            if time.monotonic() > until:
+                job.terminate()  # a killed head would leave its hosts to notice by themselves
+                sys.exit(f"nothing within {seconds} s behind: " + "".join(line for _, line in job.lines[-5:]))
             for at, line in job.lines[seen:]:
                 seen += 1
                 if test(line):
@@ -100,7 +104,7 @@ class Bench:
 
     def netpipe(self):
         program = {"openmpi": "NPopenmpi", "mpich": "NPmpich2"}[self.o.mpi]
-        words = [*self.words(("h1", "h2"), 1), program, "-u", "1048576"]
+        words = [*self.words(("h1", "h2"), 1), program, "-u", "1048576", "-p", "0"]  # 41 sizes of 7 trials, each of a quarter of a second
         # Without the library the launchers go by ssh.
         remote = {"openmpi": {"OMPI_MCA_plm_rsh_agent": self.hosts.agent},
                   "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": self.hosts.agent}}[self.o.mpi]
@@ -115,7 +119,7 @@ class Bench:
             for whose in ("with", "without") if number % 2 else ("without", "with"):
                 if whose == "with":
                     job = self.run(("h1", "h2"), words)
-                    self.await_line(job, lambda line: "1048579 bytes" in line)
+                    self.await_line(job, lambda line: "1048576 bytes" in line)
                     job.terminate()
                     job.wait()
                     job.reader.join()
@@ -124,7 +128,7 @@ class Bench:
                 else:
                     inside = self.hosts.enter("h1")
                     alone = self.start([*inside, "env", "-C", self.dir, *(f"{k}={v}" for k, v in remote.items()), *words])
-                    self.await_line(alone, lambda line: "1048579 bytes" in line)
+                    self.await_line(alone, lambda line: "1048576 bytes" in line)
                     alone.terminate()
                     alone.wait()
                     alone.reader.join()

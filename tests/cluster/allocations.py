@@ -127,7 +127,8 @@ class Trials(OverHosts):
     def check(self, *program, code, after="200ms"):
         said = self.command(CKPT, "check", "--json", "--after", after, *self.on(), "--", *program, code=code)
         self.assertEqual(glob.glob(self.dir + "/ckpt-check-*"), [])
-        return [(f["id"], f["detail"]) for f in json.loads(said[said.index("{"):])["findings"]]
+        # What the job says goes to standard error, and follows.
+        return [(f["id"], f["detail"]) for f in json.JSONDecoder().raw_decode(said[said.index("{"):])[0]["findings"]]
 
     def test_all_that_images_say(self):
         """What comes back changed, and each reason why nothing does, of all hosts."""
