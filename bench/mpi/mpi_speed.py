@@ -2,7 +2,7 @@
 """What checkpoints cost a program of MPI over three hosts, which are namespaces of this machine (root only):
   mpi_speed.py BUILD stand [--mib 256] [--times 20]    how long 6 ranks stand, and when they go on after a restart on three others
   mpi_speed.py BUILD netpipe [--times 5]               NetPIPE between two hosts with the library and without it, in turns:
-                                                       two and a half minutes each time
+                                                       a minute to two and a half each time
 Both with Open MPI; --mpi mpich for the other. Medians, and between which values half of all lie."""
 import argparse
 import json
@@ -69,9 +69,11 @@ class Bench:
                 sys.exit("the program ended: " + "".join(line for _, line in job.lines[-5:]))
             time.sleep(0.001)
 
+    def words_of_run(self, hosts, words):
+        return [self.ckpt, "run", "--hosts", ",".join(hosts), "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "30s", "--", *words]
+
     def run(self, hosts, words):
-        return self.start([self.ckpt, "run", "--hosts", ",".join(hosts), "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "30s",
-                           "--", *words])
+        return self.start(self.words_of_run(hosts, words))
 
     def stand(self):
         compiler = "mpicc." + self.o.mpi
@@ -115,24 +117,18 @@ class Bench:
             for line in text:
                 if m := row.match(line):
                     times.setdefault(int(m[1]), {}).setdefault(whose, []).append(float(m[3]))
+        # On a host, which knows the names of the others.
+        inside = [*self.hosts.enter("h1"), "env", "-C", self.dir]
+        run = {"with": [*inside, *self.words_of_run(("h1", "h2"), words)],
+               "without": [*inside, *(f"{k}={v}" for k, v in remote.items()), *words]}
         for number in range(self.o.times):
             for whose in ("with", "without") if number % 2 else ("without", "with"):
-                if whose == "with":
-                    job = self.run(("h1", "h2"), words)
-                    self.await_line(job, lambda line: "1048576 bytes" in line)
-                    job.terminate()
-                    job.wait()
-                    job.reader.join()
-                    take(whose, [line for _, line in job.lines])
-                    shutil.rmtree(self.images, True)
-                else:
-                    inside = self.hosts.enter("h1")
-                    alone = self.start([*inside, "env", "-C", self.dir, *(f"{k}={v}" for k, v in remote.items()), *words])
-                    self.await_line(alone, lambda line: "1048576 bytes" in line)
-                    alone.terminate()
-                    alone.wait()
-                    alone.reader.join()
-                    take(whose, [line for _, line in alone.lines])
+                job = self.start(run[whose])
+                self.await_line(job, lambda line: "1048576 bytes" in line)
+                job.wait(60)  # that was the last size
+                job.reader.join()
+                take(whose, [line for _, line in job.lines])
+                shutil.rmtree(self.images, True)
         for first, last in ((1, 1023), (1024, 1 << 21)):
             ratios = [statistics.median(both["with"]) / statistics.median(both["without"]) for n, both in times.items()
                       if first <= n <= last and len(both) == 2]
