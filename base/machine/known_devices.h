@@ -18,10 +18,11 @@ struct KnownDevice {
 inline constexpr const char* kWayRoundFabrics =
     "its queues are in the adapter; have MPI use TCP: OMPI_MCA_pml=^ucx,cm "
     "OMPI_MCA_btl=^openib,uct,ofi,usnic "
-    "OMPI_MCA_osc=^ucx (Open MPI), UCX_TLS=tcp,self,sysv,posix,cma FI_PROVIDER=tcp (MPICH)";
+    "OMPI_MCA_osc=^ucx OMPI_MCA_coll=^hcoll (Open MPI), UCX_TLS=tcp,self,sysv,posix,cma FI_PROVIDER=tcp "
+    "(MPICH)";
 inline constexpr const char* kWayRoundSharedCopies =
     "it is memory of other processes; have MPI copy otherwise: OMPI_MCA_btl_vader_single_copy_mechanism=cma "
-    "(Open MPI), UCX_TLS=tcp,self,sysv,posix,cma (MPICH)";
+    "(Open MPI 4), OMPI_MCA_smsc=^xpmem,knem (Open MPI 5), UCX_TLS=tcp,self,sysv,posix,cma (MPICH)";
 inline constexpr const char* kGraphics =
     "its memory is not the process's: take checkpoints before it is opened";
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What checkpoints cost a program of MPI over three hosts, which are namespaces of this machine (root only):
   mpi_speed.py BUILD stand [--mib 256] [--times 20]    how long 6 ranks stand, and when they go on after a restart on three others
-  mpi_speed.py BUILD netpipe [--times 5]               NetPIPE between two hosts with the library and without it, in turns
+  mpi_speed.py BUILD netpipe [--times 5]               NetPIPE between two hosts with the library and without it, in turns:
+                                                       a minute to two and a half each time
 Both with Open MPI; --mpi mpich for the other. Medians, and between which values half of all lie."""
 import argparse
 import json
@@ -54,9 +55,12 @@ class Bench:
         return job
 
     @staticmethod
-    def await_line(job, test):
-        seen = 0
+    def await_line(job, test, seconds=600):
+        seen, until = 0, time.monotonic() + seconds
         while True:
+            if time.monotonic() > until:
+                job.terminate()  # a killed head would leave its hosts to notice by themselves
+                sys.exit(f"nothing within {seconds} s behind: " + "".join(line for _, line in job.lines[-5:]))
             for at, line in job.lines[seen:]:
                 seen += 1
                 if test(line):
@@ -65,9 +69,11 @@ class Bench:
                 sys.exit("the program ended: " + "".join(line for _, line in job.lines[-5:]))
             time.sleep(0.001)
 
+    def words_of_run(self, hosts, words):
+        return [self.ckpt, "run", "--hosts", ",".join(hosts), "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "30s", "--", *words]
+
     def run(self, hosts, words):
-        return self.start([self.ckpt, "run", "--hosts", ",".join(hosts), "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "30s",
-                           "--", *words])
+        return self.start(self.words_of_run(hosts, words))
 
     def stand(self):
         compiler = "mpicc." + self.o.mpi
@@ -100,7 +106,7 @@ class Bench:
 
     def netpipe(self):
         program = {"openmpi": "NPopenmpi", "mpich": "NPmpich2"}[self.o.mpi]
-        words = [*self.words(("h1", "h2"), 1), program, "-u", "1048576"]
+        words = [*self.words(("h1", "h2"), 1), program, "-u", "1048576", "-p", "0"]  # 41 sizes of 7 trials, each of a quarter of a second
         # Without the library the launchers go by ssh.
         remote = {"openmpi": {"OMPI_MCA_plm_rsh_agent": self.hosts.agent},
                   "mpich": {"HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": self.hosts.agent}}[self.o.mpi]
@@ -111,24 +117,18 @@ class Bench:
             for line in text:
                 if m := row.match(line):
                     times.setdefault(int(m[1]), {}).setdefault(whose, []).append(float(m[3]))
+        # On a host, which knows the names of the others.
+        inside = [*self.hosts.enter("h1"), "env", "-C", self.dir]
+        run = {"with": [*inside, *self.words_of_run(("h1", "h2"), words)],
+               "without": [*inside, *(f"{k}={v}" for k, v in remote.items()), *words]}
         for number in range(self.o.times):
             for whose in ("with", "without") if number % 2 else ("without", "with"):
-                if whose == "with":
-                    job = self.run(("h1", "h2"), words)
-                    self.await_line(job, lambda line: "1048579 bytes" in line)
-                    job.terminate()
-                    job.wait()
-                    job.reader.join()
-                    take(whose, [line for _, line in job.lines])
-                    shutil.rmtree(self.images, True)
-                else:
-                    inside = self.hosts.enter("h1")
-                    alone = self.start([*inside, "env", "-C", self.dir, *(f"{k}={v}" for k, v in remote.items()), *words])
-                    self.await_line(alone, lambda line: "1048579 bytes" in line)
-                    alone.terminate()
-                    alone.wait()
-                    alone.reader.join()
-                    take(whose, [line for _, line in alone.lines])
+                job = self.start(run[whose])
+                self.await_line(job, lambda line: "1048576 bytes" in line)
+                job.wait(60)  # that was the last size
+                job.reader.join()
+                take(whose, [line for _, line in job.lines])
+                shutil.rmtree(self.images, True)
         for first, last in ((1, 1023), (1024, 1 << 21)):
             ratios = [statistics.median(both["with"]) / statistics.median(both["without"]) for n, both in times.items()
                       if first <= n <= last and len(both) == 2]

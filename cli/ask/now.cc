@@ -1,6 +1,4 @@
 // ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,7 +11,6 @@
 #include "cli/ask/job_coordinator.h"
 #include "cli/ask/machine_time.h"
 #include "cli/hosts/job/ask_job.h"
-#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"
 #include "cli/text/failure.h"
@@ -21,7 +18,6 @@
 #include "cli/text/json_lines.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
-#include "image/read/image_reader.h"
 
 namespace ckpt::cli {
 
@@ -93,34 +89,11 @@ void add_notes(Answer* answer) {
     if (key == "note") return;
   }
   const std::string job = text_of(*answer, "job");
-  auto add = [&](const std::string& path, const std::string& whose) {
-    auto reached = reach_keeper_images(path);
-    if (!reached.ok()) return;
-    auto image = ImageReader::open(*reached);
-    if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
-    for (const ParsedNote& n : image->meta().notes) {
-      if (n.severity == 1) answer->emplace_back("note", whose + printable(n.text));
-    }
-    for (const std::string& why : what_forbids_restart(image->meta()))
-      answer->emplace_back("no_restart", whose + printable(why));
-  };
-  if (job.empty()) return add(text_of(*answer, "image"), "");
-  auto reached = reach_keeper_images(job);
+  auto reached = reach_keeper_images(job.empty() ? text_of(*answer, "image") : job);
   if (!reached.ok()) return;
-  const JobEntry entry = examine_job(*reached);
-  for (const ManifestMember& m : entry.manifest.members) {
-    if (m.image.empty()) continue;
-    const std::string whose = fmt::format("process {} ({}): ", m.pid, printable(m.name));
-    add(job + "/" + m.image, whose);
-    // A daemon's child that has given up root (restart/job/job_plan.cc refuses it without the option).
-    struct stat file, directory;
-    if (stat((*reached + "/" + m.image).c_str(), &file) == 0 && stat(reached->c_str(), &directory) == 0 &&
-        file.st_uid != directory.st_uid && file.st_uid != 0)
-      answer->emplace_back(
-          "note",
-          fmt::format("{}was saved by user {}, who decides what it runs: ckpt-restart asks for --trust",
-                      whose, file.st_uid));
-  }
+  const SaidByImages said = job.empty() ? said_by_image(*reached) : said_by_job(*reached);
+  for (const std::string& note : said.notes) answer->emplace_back("note", printable(note));
+  for (const std::string& why : said.no_restart) answer->emplace_back("no_restart", printable(why));
 }
 
 // A job over several hosts: the agent of this host, or the head, is asked for it. Nothing: it is no such job.
@@ -133,12 +106,24 @@ std::optional<Result<ExitCode>> now_over_hosts(int pid, const NowOptions& o) {
     return failure(ExitCode::kUnavailable, std::to_string(pid),
                    "belongs to a job over several hosts whose agent does not answer here",
                    "look for ckpt run --hosts, or take one process with --only");
-  if (answer.contains("error"))
+  answer.erase("say");
+  answer.erase("number");
+  const auto lines = [&answer](const char* key, const char* what) {
+    for (const Json& one : answer.value(key, Json::array()))
+      fmt::print("  {:<24}{}\n", what, printable(one.get<std::string>()));
+  };
+  if (answer.contains("error")) {
+    // All reasons; the error has the first.
+    if (answer.contains("why_not_restartable")) {
+      if (o.json)
+        print_json(answer);
+      else
+        lines("why_not_restartable", "NO RESTART");
+    }
     return make_error(static_cast<ExitCode>(answer.value("code", 70)), 0, "{}",
                       printable(answer.value("error", "")));
+  }
   if (o.json) {
-    answer.erase("say");
-    answer.erase("number");
     print_json(answer);
   } else {
     fmt::print("checkpoint {} of the job is durable on {} hosts\n  {:<24}{}\n  {:<24}{}\n  {:<24}{}\n",
@@ -146,6 +131,7 @@ std::optional<Result<ExitCode>> now_over_hosts(int pid, const NowOptions& o) {
                printable(answer.value("checkpoint", "")), "from stop to go",
                human_duration(answer.value("stop_ns", int64_t{0})), "time until durable",
                human_duration(answer.value("durable_ns", int64_t{0})));
+    lines("notes", "note");
   }
   return ExitCode::kOk;
 }

@@ -206,7 +206,8 @@ void add_ls(CLI::App& app, ExitCode& exit) {
   add_key_option(command);
   command->footer(
       "MODE 'job of N': a directory with the images of N processes, taken at one instant.\n"
-      "'N hosts': a job over N hosts; whose parts are in other directories, or on their disks.\n"
+      "'N hosts': a job over N hosts; whose parts are in other directories, or on their disks. unseen: not "
+      "all\nof them can be seen from here, and what can be is whole.\n"
       "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this "
       "file.\n"
       "STATE: complete; no restart (complete, but no restart of it can be: the line below says why); "

@@ -2,18 +2,50 @@
 
 #include <fmt/ranges.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/protocol/keeper_protocol.h"
 #include "cli/image/job_images.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
+#include "job/format/job_name.h"
 
 namespace ckpt::cli {
 
 namespace {
 
-const char* state_of(const HostsEntry& j) { return j.readable ? "complete" : "damaged"; }
+// A part that cannot be seen was durable when the checkpoint came to count. More is not known here.
+const char* state_of(const HostsEntry& j) {
+  if (!j.readable || j.problems.size() > j.locked) return "damaged";
+  if (j.locked != 0) return "locked";
+  return j.parts_here == j.manifest.parts.size() ? "complete" : "unseen";
+}
+
+bool is_there(const std::string& path) {
+  struct stat st;
+  return lstat(path.c_str(), &st) == 0;
+}
+
+void look_at_part(const HostsManifest::Part& part, HostsEntry& job) {
+  const JobEntry here = examine_job(part.directory);
+  const std::string manifest = part.directory + "/" + job::kManifestName;
+  if (here.complete && checksum_of_file(manifest) == part.checksum) {
+    ++job.parts_here;
+    job.bytes += here.bytes;
+  } else if (is_there(part.directory)) {
+    job.problems.push_back(fmt::format("{}: {}", part.host,
+                                       here.complete
+                                           ? part.directory + ": is another part than the checkpoint names"
+                                           : here.error.message()));
+    job.locked += !here.complete && here.error.code == ExitCode::kPermission ? 1 : 0;
+  } else if (is_there(part.directory.substr(0, part.directory.rfind('/')))) {
+    // The host's directory is here, so this is where it was.
+    job.problems.push_back(fmt::format("{}: {}: is missing", part.host, part.directory));
+  }
+}
 
 std::vector<std::string> hosts_of(const HostsEntry& j) {
   std::vector<std::string> names;
@@ -42,11 +74,9 @@ std::vector<HostsEntry> list_hosts_jobs(const std::string& directory) {
     else
       job.error = manifest.error().message();
     for (const auto& part : job.manifest.parts) {
-      const JobEntry here = examine_job(part.directory);
-      if (!here.complete) continue;
-      ++job.parts_here;
-      job.bytes += here.bytes;
+      if (keeper_part(part.directory) == 0) look_at_part(part, job);  // a look for a keeper starts one
     }
+    if (!job.problems.empty() && !is_there(path)) continue;  // the record went first, then the parts
     jobs.push_back(std::move(job));
   }
   return jobs;
@@ -69,6 +99,7 @@ void print_hosts_jobs(const std::vector<HostsEntry>& jobs) {
     if (j.parts_here < j.manifest.parts.size())
       fmt::print("; {} of {} parts can be seen from here", j.parts_here, j.manifest.parts.size());
     fmt::print("\n");
+    for (const std::string& problem : j.problems) fmt::print("{:>5}  {}\n", "", printable(problem));
   }
 }
 
@@ -82,6 +113,7 @@ void add_hosts_jobs_json(const std::vector<HostsEntry>& jobs, nlohmann::ordered_
       one["hosts"] = hosts_of(j);
       one["parts_here"] = j.parts_here;
       one["bytes"] = j.bytes;
+      if (!j.problems.empty()) one["problems"] = j.problems;
     } else {
       one["problem"] = j.error;
     }

@@ -17,8 +17,10 @@ struct HostsEntry {
   bool readable = false;
   std::string error;       // why not
   HostsManifest manifest;  // when it could be read
-  size_t parts_here = 0;   // that this host can reach; those of others are on their disks
+  size_t parts_here = 0;   // whole, and reached from this host; those of others may be on their disks
   uint64_t bytes = 0;      // of these
+  std::vector<std::string> problems = {};  // of parts that are here, or should be: a line for each
+  size_t locked = 0;                       // of these are encrypted, and the key is not here
 };
 
 // By sequence.

@@ -1,9 +1,13 @@
 #include "cli/image/restartable.h"
 
+#include <sys/stat.h>
+
 #include <nlohmann/json.hpp>
 
+#include "cli/image/job_images.h"
 #include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
+#include "image/read/image_reader.h"
 
 namespace ckpt::cli {
 
@@ -19,6 +23,37 @@ std::vector<std::string> what_forbids_restart(const ImageMeta& meta) {
     if (n.severity == 2) reasons.emplace_back(n.text);
   }
   return reasons;
+}
+
+SaidByImages said_by_image(const std::string& path) {
+  SaidByImages said;
+  auto image = ImageReader::open(path);
+  if (!image.ok()) return said;  // of another mount namespace, encrypted, or pruned meanwhile
+  for (const ParsedNote& n : image->meta().notes) {
+    if (n.severity == 1) said.notes.emplace_back(n.text);
+  }
+  said.no_restart = what_forbids_restart(image->meta());
+  return said;
+}
+
+SaidByImages said_by_job(const std::string& path) {
+  SaidByImages all;
+  const JobEntry job = examine_job(path);
+  for (const ManifestMember& m : job.manifest.members) {
+    if (m.image.empty()) continue;
+    const std::string whose = fmt::format("process {} ({}): ", m.pid, m.name);
+    const SaidByImages said = said_by_image(path + "/" + m.image);
+    for (const std::string& note : said.notes) all.notes.push_back(whose + note);
+    for (const std::string& why : said.no_restart) all.no_restart.push_back(whose + why);
+    // A daemon's child that has given up root (restart/job/job_plan.cc refuses it without the option).
+    struct stat file, directory;
+    if (stat((path + "/" + m.image).c_str(), &file) == 0 && stat(path.c_str(), &directory) == 0 &&
+        file.st_uid != directory.st_uid && file.st_uid != 0)
+      all.notes.push_back(
+          fmt::format("{}was saved by user {}, who decides what it runs: ckpt-restart asks for --trust",
+                      whose, file.st_uid));
+  }
+  return all;
 }
 
 std::optional<Error> why_not_restartable_here(const std::string& image, const std::string& key_file) {

@@ -16,6 +16,7 @@
 #include "cli/hosts/job/adapters.h"
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/job/mpi_launcher.h"
+#include "cli/hosts/job/mpi_settings.h"
 #include "cli/hosts/job/slurm.h"
 #include "cli/hosts/job/where_it_starts.h"
 #include "cli/keeper/start_keeper.h"
@@ -24,6 +25,7 @@
 #include "cli/starting/program.h"
 #include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
+#include "cli/text/text_out.h"
 #include "cluster/keeper/striping.h"
 #include "image/format/image_key.h"
 #include "plugins/trusted.h"
@@ -197,15 +199,21 @@ void take_settings_of_environment(SettingTexts& texts) {
     key->second = absolute(key->second);
 }
 
-// The settings go to all hosts; the clock of checkpoints is the head's.
+// The settings go to all hosts; the clock of checkpoints is the head's. named: the user has named the hosts.
 ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts, const HostsOptions& o,
-                          const std::string& memory, uint32_t disk_every) {
+                          bool named, const std::string& memory, uint32_t disk_every) {
   if (!o.redundancy.empty()) texts.emplace("CKPT_TO", kKeeperScheme);
   take_settings_of_environment(texts);
   auto settings = parse_settings(lookup_setting, &texts);
   if (!settings.ok()) return report(settings.error());
   if (settings->to[0] != '\0')
-    return report(failure(ExitCode::kUnsupported, "--to", "cannot be used with --hosts yet", "leave it out"));
+    return report(
+        named ? failure(ExitCode::kUnsupported, "--to", "cannot be used with --hosts yet", "leave it out")
+              : failure(ExitCode::kUnsupported, "--to",
+                        fmt::format("cannot be used over hosts yet, and this job starts on those of Slurm's "
+                                    "allocation, {}",
+                                    o.hosts),
+                        "leave it out, or --hosts none: on this host alone"));
   auto hosts = split_hosts(o.hosts, false);
   if (!hosts.ok()) return report(hosts.error());
   HostsRun run{*hosts,
@@ -225,6 +233,7 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
                {},
                disk_every};
   run.allocation = variables_of_allocation();
+  run.mpi = mpi_variables();
   run.settings.erase("CKPT_EVERY");
   run.settings.erase("CKPT_MTBF");
   if (!o.spares.empty()) {
@@ -332,7 +341,13 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   // Once: a program that is started in a job belongs to that job.
   if (getenv("CKPT_JOB") == nullptr) setenv("CKPT_JOB", new_job_id().c_str(), 1);
   if (getenv("SLURM_JOB_ID") != nullptr) put_stand_ins_ahead();
-  if (is_mpi_launcher(program[0])) keep_mpi_off_adapters();
+  if (is_mpi_launcher(program[0])) {
+    const std::vector<std::string> adapters = adapters_here();
+    if (!adapters.empty())
+      fmt::print(stderr, "ckpt: {}\n", printable(words_on_adapters("this host", adapters)));
+    CKPT_TRY(check_settings_for_adapters("this host", adapters, program));
+    keep_mpi_off_adapters();
+  }
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
   set_preload(*library, *heap, *loader);
@@ -393,7 +408,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   command->add_option(
       "--hosts", hosts->hosts,
       "spread the job over these hosts, h1,h2,h3; the program starts on the first. `allocation`: over "
-      "the nodes that Slurm has given\n(default where srun or mpirun is started in its batch script)");
+      "the nodes that Slurm has given\n(default where srun or mpirun is started in its batch script, or at "
+      "the prompt of salloc). `none`: this host alone");
   command->add_option(
       "--launch", hosts->launch,
       "how agents are started on them; {host} is the host (default: ssh -o BatchMode=yes {host})");
@@ -407,12 +423,21 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
                       "a host of which nothing is heard for so long is gone (default: 15s)");
   command->callback([&program, texts, memory, hosts, disk_every, &exit] {
     std::vector<std::string> words = program;
+    const bool named = !hosts->hosts.empty();
     if (auto r = settle_hosts(hosts->hosts, hosts->launch, words); !r.ok()) {
       exit = report(r.error());
       return;
     }
     if (!hosts->hosts.empty()) {
-      exit = start_over_hosts(words, *texts, *hosts, *memory, *disk_every);
+      exit = start_over_hosts(words, *texts, *hosts, named, *memory, *disk_every);
+      return;
+    }
+    for (const auto& [option, given] : {std::pair("--recover", hosts->recover),
+                                        {"--spare", !hosts->spares.empty()},
+                                        {"--redundancy", !hosts->redundancy.empty()},
+                                        {"--host-silence", !hosts->silence.empty()}}) {
+      if (!given) continue;
+      exit = report(failure(ExitCode::kUsage, option, "is of a job over hosts", "add --hosts"));
       return;
     }
     auto started = start(program, *texts, *memory, *disk_every);

@@ -19,6 +19,7 @@
 #include "base/raii_fd.h"
 #include "cli/ask/target.h"
 #include "cli/image/restartable.h"
+#include "cli/program/end_signals.h"
 #include "cli/starting/program.h"
 #include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
@@ -84,7 +85,8 @@ void kill_all_below() {
 }
 
 // Its output goes to standard error: standard output is for what is found.
-pid_t start(const std::vector<std::string>& program, const std::string& directory) {
+pid_t start(const std::vector<std::string>& program, const std::string& directory,
+            const EndSignals& signals) {
   std::vector<std::string> words{command_path("ckpt"), "run", "--dir", directory, "--"};
   words.insert(words.end(), program.begin(), program.end());
   std::vector<char*> argv;
@@ -92,18 +94,20 @@ pid_t start(const std::vector<std::string>& program, const std::string& director
   argv.push_back(nullptr);
   const pid_t child = fork();
   if (child != 0) return child;
+  signals.put_back();
   dup2(STDERR_FILENO, STDOUT_FILENO);
   for (const char* name : {"CKPT_TO", "CKPT_EVERY", "CKPT_JOB"}) unsetenv(name);
   execv(argv[0], argv.data());
   _exit(static_cast<int>(ExitCode::kNotFound));
 }
 
-bool ends_within(pid_t pid, int64_t ns) {
+// Or the trial is to end.
+bool ends_within(pid_t pid, int64_t ns, const EndSignals& signals) {
   const ScopedFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   const int64_t deadline = now_ns() + ns;
   for (int64_t left; (left = deadline - now_ns()) > 0;) {
-    pollfd end{process.get(), POLLIN, 0};
-    if (poll(&end, 1, static_cast<int>(left / 1'000'000 + 1)) > 0) return true;
+    pollfd ends[2] = {{process.get(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
+    if (poll(ends, 2, static_cast<int>(left / 1'000'000 + 1)) > 0) return true;
   }
   return false;
 }
@@ -111,7 +115,7 @@ bool ends_within(pid_t pid, int64_t ns) {
 // Waits until the library in the program can be asked: how long the program runs counts from then, however
 // long a busy machine takes to start it. True: it has ended. Who never can be asked is asked in the end, and
 // says why.
-bool ends_before_it_runs(pid_t pid) {
+bool ends_before_it_runs(pid_t pid, const EndSignals& signals) {
   constexpr int64_t kStartNs = 30'000'000'000, kLookNs = 5'000'000;
   for (const int64_t deadline = now_ns() + kStartNs; now_ns() < deadline;) {
     const auto target = examine_target(pid);
@@ -119,7 +123,7 @@ bool ends_before_it_runs(pid_t pid) {
     // Before exec the library is not there, and then it does not handle its signal yet.
     if (target.error().code != ExitCode::kNoProcess && target.error().code != ExitCode::kUnavailable)
       return false;
-    if (ends_within(pid, kLookNs)) return true;
+    if (ends_within(pid, kLookNs, signals)) return true;
   }
   return false;
 }
@@ -169,14 +173,17 @@ void take_answer(const nlohmann::json& answer, std::vector<Finding>& findings) {
            answer.value("mode", ""), answer.value("bytes_memory", uint64_t{0}),
            static_cast<double>(answer.value(members > 0 ? "job_pause_ns" : "pause_ns", int64_t{0})) / 1e6),
        "", ""});
-  for (const auto& note : answer.value("notes", nlohmann::json::array()))
-    findings.push_back({"note", "not as it was", Level::kLimited, note.get<std::string>(), "", ""});
-  for (const auto& why : answer.value("why_not_restartable", nlohmann::json::array()))
-    add_missing(findings, "no_restart", "cannot be restarted", why.get<std::string>(),
-                "the image is written, and no restart of it can be");
+  add_said_by_images(answer, "the image is written, and no restart of it can be", findings);
 }
 
 }  // namespace
+
+void add_said_by_images(const Json& answer, const char* effect, std::vector<Finding>& findings) {
+  for (const auto& note : answer.value("notes", Json::array()))
+    findings.push_back({"note", "not as it was", Level::kLimited, note.get<std::string>(), "", ""});
+  for (const auto& why : answer.value("why_not_restartable", Json::array()))
+    add_missing(findings, "no_restart", "cannot be restarted", why.get<std::string>(), effect);
+}
 
 Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
   Trial trial;
@@ -191,25 +198,28 @@ Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
     return give_up(fits.error(), "preload", "the library cannot be in it");
   trial.findings.push_back(
       {"preload", "program", Level::kGood, *path + ": the library can be in it", "", ""});
+  const EndSignals signals;
   const ScratchDirectory scratch;
   if (scratch.path().empty())
     return give_up(
         failure(ExitCode::kCannotCreate, "$TMPDIR", strerror(errno), "name another directory with TMPDIR"),
         "directory", "no directory for the trial");
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  const pid_t child = start(program, scratch.path() + "/images");
+  const pid_t child = start(program, scratch.path() + "/images", signals);
   if (child < 0)
     return give_up(failure(ExitCode::kSystem, *path, strerror(errno), "end other programs"), "start",
                    "not started");
-  if (ends_before_it_runs(child) || ends_within(child, after_ns)) {
+  if (ends_before_it_runs(child, signals) || ends_within(child, after_ns, signals)) {
     kill_all_below();
+    if (signals.came()) return trial;
     trial.findings.push_back({"ended", "trial", Level::kLimited, "it had ended before the checkpoint",
                               "it was looked at only", "take the checkpoint earlier, with --after"});
     trial.exit = ExitCode::kTimeout;
     return trial;
   }
   look_at_libraries(trial.findings);
-  auto now = run_command({command_path("ckpt"), "now", "--json", std::to_string(child)}, true);
+  auto now = run_command({command_path("ckpt"), "now", "--json", std::to_string(child)}, true, -1,
+                         signals.for_command());
   kill_all_below();
   if (!now.ok()) return give_up(now.error(), "checkpoint", "no checkpoint");
   const auto answer = nlohmann::json::parse(now->text, nullptr, false);

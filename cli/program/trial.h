@@ -11,6 +11,7 @@
 
 #include "base/exit_codes.h"
 #include "cli/program/machine.h"
+#include "cli/text/json_lines.h"
 
 namespace ckpt::cli {
 
@@ -20,6 +21,9 @@ struct Trial {
   // cannot be saved, kTimeout: it had ended before the checkpoint, or another code of the commands.
   ExitCode exit = ExitCode::kOk;
 };
+
+// Of an answer of `ckpt now`: what comes back changed, and what cannot come back. effect: of the latter.
+void add_said_by_images(const Json& answer, const char* effect, std::vector<Finding>& findings);
 
 // after_ns: how long it runs, with the library in it started, before the checkpoint.
 Trial try_program(const std::vector<std::string>& program, int64_t after_ns);

@@ -24,7 +24,8 @@ std::string command_path(const char* command) {
   return path.substr(0, path.rfind('/') + 1) + command;
 }
 
-Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors, int in) {
+Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors, int in,
+                         const CommandEnd& end) {
   int out[2], errors[2];
   if (pipe2(out, O_CLOEXEC) != 0)
     return failure(ExitCode::kSystem, words[0], strerror(errno), "end other programs");
@@ -43,18 +44,32 @@ Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (end.mask != nullptr) {
+    posix_spawnattr_setsigmask(&attributes, end.mask);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  }
   pid_t child = 0;
-  const int error = posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), environ);
+  const int error = posix_spawnp(&child, argv[0], &actions, &attributes, argv.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
     return failure(ExitCode::kNotFound, words[0], strerror(error), "install all commands together");
   to.reset();
   errors_to.reset();
   Said said;
-  pollfd ends[2] = {{from.get(), POLLIN, 0}, {errors_from.get(), POLLIN, 0}};
+  pollfd ends[3] = {{from.get(), POLLIN, 0}, {errors_from.get(), POLLIN, 0}, {end.asked, POLLIN, 0}};
   std::string* const texts[2] = {&said.text, &said.errors};
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
-    if (poll(ends, 2, -1) < 0 && errno != EINTR) break;
+    if (poll(ends, 3, -1) < 0) {
+      if (errno == EINTR) continue;
+      break;
+    }
+    if (ends[2].revents != 0) {
+      kill(child, SIGTERM);
+      ends[2] = {-1, 0, 0};
+    }
     for (int i = 0; i < 2; ++i) {
       if (ends[i].fd < 0 || ends[i].revents == 0) continue;
       char buffer[4096];

@@ -3,6 +3,8 @@
 // Owner: cli. Ordinary code, one thread. Callers: commands that start others.
 #pragma once
 
+#include <signal.h>
+
 #include <string>
 #include <vector>
 
@@ -17,8 +19,13 @@ struct Said {
   std::string text, errors;  // standard output, standard error
   int status = 0;            // as waitpid(2) gives it
 };
+struct CommandEnd {
+  int asked = -1;                  // readable: the command gets SIGTERM, once; -1: never
+  const sigset_t* mask = nullptr;  // of the command; nullptr: ours
+};
 // words[0] is a path, or found in PATH. It reads from `in`; -1: nothing. keep_errors: into `errors`, else
 // they go where ours go.
-Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors = false, int in = -1);
+Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors = false, int in = -1,
+                         const CommandEnd& end = {});
 
 }  // namespace ckpt::cli

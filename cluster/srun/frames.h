@@ -23,6 +23,7 @@ enum class Say : char {
   kSignal = 'k',    // decimal
   kPmi = 'p',       // bytes for, and of, the PMI socket of a task
   kPmiEnd = 'P',    // the socket is closed
+  kPmix = 'X',      // a message of, or for, the PMIx server of a node (pmix/message.h)
   kTaken = 'w',     // so many bytes were passed on (cluster/on/window.h): both ways
   kAllSaid = 'q',   // the node may end
   // from the node

@@ -56,7 +56,8 @@ Launcher::Launcher(Step step)
       has_ended_(step_.layout.node_of.size()),
       left_(step_.layout.count()) {
   own_words_ = &streams_.emplace_back(STDERR_FILENO, 0);
-  if (step_.options.mpi == Mpi::kPmi2) pmi_ = std::make_unique<PmiServer>(step_.layout, step_.id());
+  if (serves_pmi(step_.options.mpi)) pmi_ = std::make_unique<PmiServer>(step_.layout, step_.id());
+  if (step_.options.mpi == Mpi::kPmix) pmix_ = std::make_unique<PmixRouter>(step_.layout);
 }
 
 template <typename... Args>
@@ -255,6 +256,7 @@ void Launcher::hear(size_t node, const Frame& f) {
                        step_.layout.node_of[static_cast<size_t>(f.task)] == static_cast<int>(node);
   if (f.say == Say::kTaken) n.inputs.heard(f.bytes);
   if (f.say == Say::kDone) n.done = true;
+  if (f.say == Say::kPmix) route(node, f);
   if (f.say == Say::kNotStarted && f.task < 0) {
     say("error: {}: {}", n.name(), f.bytes);
     lose(node);
@@ -301,12 +303,25 @@ void Launcher::act(const PmiServer::Actions& actions) {
   for (const auto& [task, bytes] : actions.answers) node_of(task).say(Say::kPmi, task, bytes);
   for (const int task : actions.close) node_of(task).say(Say::kPmiEnd, task);
   if (actions.aborted_by >= 0) {
-    say("error: task {} has aborted the step{}{}", actions.aborted_by, actions.why.empty() ? "" : ": ",
-        actions.why);
-    end_step(SIGKILL);
+    abort_step(actions.aborted_by, actions.why);
   } else if (!actions.why.empty()) {
     say("error: {}", actions.why);
   }
+}
+
+void Launcher::route(size_t node, const Frame& f) {
+  PmixMessage m;
+  if (pmix_ == nullptr || !read_message(f.bytes, m)) return;
+  PmixRouter::Actions actions;
+  pmix_->hear(static_cast<int>(node), m, actions);
+  for (const auto& [to, message] : actions.send)
+    nodes_[static_cast<size_t>(to)].say(Say::kPmix, -1, write_message(message));
+  if (actions.aborted_by >= 0) abort_step(actions.aborted_by, actions.why);
+}
+
+void Launcher::abort_step(int task, const std::string& why) {
+  say("error: task {} has aborted the step{}{}", task, why.empty() ? "" : ": ", why);
+  end_step(SIGKILL);
 }
 
 void Launcher::hear_end(int task, int status) {
@@ -318,8 +333,8 @@ void Launcher::hear_end(int task, int status) {
   code_ = std::max(code_, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
   if (ending_) return;
   // Others would wait for it in MPI for ever.
-  const bool in_mpi =
-      pmi_ != nullptr && pmi_->is_in(task) && left_ > 0 && step_.options.kill_on_bad_exit != 0;
+  const bool in_mpi = ((pmi_ != nullptr && pmi_->is_in(task)) || (pmix_ != nullptr && pmix_->is_in(task))) &&
+                      left_ > 0 && step_.options.kill_on_bad_exit != 0;
   if ((status != 0 && step_.options.kill_on_bad_exit > 0) || in_mpi) {
     if (in_mpi && status == 0) say("error: task {} has ended without MPI_Finalize", task);
     say("Terminating StepId={}", step_.id());

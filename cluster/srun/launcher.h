@@ -14,6 +14,7 @@
 
 #include "cluster/srun/far_node.h"
 #include "cluster/srun/pmi/server.h"
+#include "cluster/srun/pmix/router.h"
 #include "cluster/srun/step.h"
 #include "cluster/srun/streams.h"
 
@@ -37,6 +38,8 @@ class Launcher {
   void say_ends(size_t node);
   void lose(size_t node);
   void act(const PmiServer::Actions& actions);
+  void route(size_t node, const Frame& frame);
+  void abort_step(int task, const std::string& why);
   void read_input();
   void take_interrupts();
   void write_stream(OutputStream& stream);
@@ -64,6 +67,7 @@ class Launcher {
   OutputStream* own_words_ = nullptr;
   std::vector<ScopedFd> files_;
   std::unique_ptr<PmiServer> pmi_;
+  std::unique_ptr<PmixRouter> pmix_;
   std::vector<Ended> ends_;      // heard now, of one node
   std::vector<bool> has_ended_;  // tasks
   int input_ = 0, left_ = 0, code_ = 0;

@@ -68,7 +68,9 @@ void Node::wait_and_pass_on() {
     // A closed one would end the wait even if nothing is to be done with it now.
     polls.push_back({events != 0 ? t.pmi.get() : -1, static_cast<short>(events), 0});
   }
+  polls.push_back({pmix_ != nullptr ? pmix_->fd() : -1, POLLIN, 0});
   if (ppoll(polls.data(), polls.size(), nullptr, wait_mask()) < 0) return;
+  if (polls.back().revents != 0) pass_on_pmix();
   for (size_t i = 0; i < tasks_.size(); ++i) {
     LocalTask& t = tasks_[i];
     const pollfd* p = &polls[2 + 4 * i];
@@ -144,6 +146,9 @@ void Node::obey(const Frame& f) {
     case Say::kPmiEnd:
       if (one != nullptr) one->pmi_ends = true;
       break;
+    case Say::kPmix:
+      if (PmixMessage m; pmix_ != nullptr && read_message(f.bytes, m)) pmix_->hear(m);
+      break;
     case Say::kTaken:
       outputs_.heard(f.bytes);
       break;
@@ -173,6 +178,7 @@ void Node::start(const Frame& f) {
     return;
   }
   started_ = true;
+  if (order_.pmix.count != 0 && !start_pmix()) return;
   umask(order_.inherited.umask);
   SharedFiles files;
   tasks_.resize(order_.tasks.size());
@@ -181,6 +187,27 @@ void Node::start(const Frame& f) {
     if (!start_task(order_, order_.tasks[i], files, tasks_[i], why))
       say(Say::kNotStarted, order_.tasks[i].task, why);
   }
+}
+
+bool Node::start_pmix() {
+  std::string why;
+  pmix_ = std::make_unique<PmixHost>();
+  if (!pmix_->begin(order_.pmix, why)) {
+    say(Say::kNotStarted, -1, why);
+    return false;
+  }
+  for (TaskOrder& t : order_.tasks) {
+    for (const std::string& pair : pmix_->environment_of(t.task)) {
+      const size_t equals = std::min(pair.find('='), pair.size());
+      t.environment[pair.substr(0, equals)] = pair.substr(std::min(equals + 1, pair.size()));
+    }
+  }
+  return true;
+}
+
+void Node::pass_on_pmix() {
+  if (pmix_ == nullptr) return;
+  for (const PmixMessage& m : pmix_->take()) say(Say::kPmix, -1, write_message(m));
 }
 
 void Node::read_stream(LocalTask& t, ScopedFd& fd, Say what, Say end) {
@@ -237,6 +264,7 @@ void Node::reap() {
       it->input.clear();
       it->input_ends = true;
       feed(*it);
+      pass_on_pmix();  // that it has done with PMIx comes first
       say(Say::kEnded, it->number, std::to_string(status));
     }
   }

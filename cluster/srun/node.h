@@ -9,12 +9,14 @@
 //            (cluster/on/window.h).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cluster/on/window.h"
 #include "cluster/srun/frames.h"
 #include "cluster/srun/local_task.h"
+#include "cluster/srun/pmix/host.h"
 
 namespace ckpt::cluster::srun {
 
@@ -30,6 +32,8 @@ class Node {
   void read_orders();
   void read_stream(LocalTask& task, ScopedFd& fd, Say bytes, Say end);
   void read_pmi(LocalTask& task);
+  bool start_pmix();
+  void pass_on_pmix();
   void feed(LocalTask& task);
   bool may_ask(const LocalTask& task) const;
   void write_out();
@@ -41,6 +45,7 @@ class Node {
   FrameReader reader_;
   NodeOrder order_;
   std::vector<LocalTask> tasks_;
+  std::unique_ptr<PmixHost> pmix_;
   std::string out_;  // for the launcher
   SendWindow outputs_;
   ReceiveWindow inputs_;

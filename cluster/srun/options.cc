@@ -136,11 +136,12 @@ Result<void> take_mpi(std::string_view type, Options& o) {
     o.mpi = Mpi::kNone;
   } else if (type == "pmi2" || type.empty()) {
     o.mpi = Mpi::kPmi2;
+  } else if (type == "pmix" || type.starts_with("pmix_v")) {
+    o.mpi = Mpi::kPmix;
   } else {
     return refused(
         "--mpi={}: ckpt has no server of it for a job that is checkpointed; use --mpi=pmi2 (MPICH and its "
-        "kin), "
-        "or mpirun in place of srun (Open MPI)",
+        "kin), --mpi=pmix (Open MPI), or mpirun in place of srun",
         type);
   }
   return {};

@@ -18,7 +18,9 @@ namespace ckpt::cluster::srun {
 using Variables = std::function<const char*(const char* name)>;
 
 enum class Distribution { kBlock, kCyclic, kPlane };
-enum class Mpi { kNone, kPmi2 };
+enum class Mpi { kNone, kPmi2, kPmix };
+// PMI-1 and PMI-2 are served beside PMIx, too: without any, MPICH's ranks would each be alone.
+inline bool serves_pmi(Mpi mpi) { return mpi != Mpi::kNone; }
 
 struct Options {
   int tasks = 0;  // 0, here and below: not said

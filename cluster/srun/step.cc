@@ -1,6 +1,7 @@
 #include "cluster/srun/step.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -8,15 +9,53 @@
 #include "cluster/srun/frames.h"
 #include "cluster/srun/multi_prog.h"
 #include "cluster/srun/output_name.h"
+#include "cluster/srun/pmix/missing.h"
 #include "cluster/srun/task_environment.h"
 
 namespace ckpt::cluster::srun {
+
+namespace {
+
+PmixStep pmix_of(const Step& step, int node) {
+  if (step.options.mpi != Mpi::kPmix) return {};
+  PmixStep p{"ckpt." + step.id(), "", "", node, step.layout.count()};
+  for (size_t i = 0; i < step.layout.nodes.size(); ++i) {
+    p.nodes += (i == 0 ? "" : ",") + step.layout.nodes[i];
+    std::string tasks;
+    for (const int task : step.layout.tasks[i]) tasks += (tasks.empty() ? "" : ",") + std::to_string(task);
+    p.tasks += (i == 0 ? "" : ";") + tasks;
+  }
+  return p;
+}
+
+std::string write_pmix(const PmixStep& p) {
+  if (p.count == 0) return "";
+  return pack({p.name, p.nodes, p.tasks, std::to_string(p.node), std::to_string(p.count)});
+}
+
+bool read_pmix(std::string_view bytes, PmixStep& p) {
+  std::vector<std::string> parts;
+  if (bytes.empty()) return true;
+  if (!unpack(bytes, parts) || parts.size() != 5) return false;
+  p = {parts[0], parts[1], parts[2], atoi(parts[3].c_str()), atoi(parts[4].c_str())};
+  return true;
+}
+
+}  // namespace
 
 Result<Step> read_step(const std::vector<std::string>& words, const Variables& variables) {
   Step step;
   auto options = parse_options(words, variables);
   if (!options.ok()) return options.error();
   step.options = std::move(*options);
+  if (step.options.mpi == Mpi::kPmix) {
+    if (const std::string why = missing_pmix(); !why.empty())
+      return make_error(
+          ExitCode::kUnsupported, 0,
+          "--mpi=pmix: {}; use --mpi=pmi2 (MPICH and its kin), or mpirun in place of srun (Open "
+          "MPI)",
+          why);
+  }
   auto allocation = read_allocation(variables);
   if (!allocation.ok()) return allocation.error();
   step.allocation = std::move(*allocation);
@@ -47,7 +86,8 @@ NodeOrder order_for(const Step& step, int node, char** environment) {
   order.directory = step.directory;
   order.append = step.options.append;
   order.unbuffered = step.options.unbuffered;
-  order.has_pmi = step.options.mpi == Mpi::kPmi2;
+  order.has_pmi = serves_pmi(step.options.mpi);
+  order.pmix = pmix_of(step, node);
   order.environment = environment_of_step(step, environment);
   order.inherited = read_inherited();
   const std::string& output = step.options.output;
@@ -78,7 +118,8 @@ std::string write_order(const NodeOrder& order) {
   std::vector<std::string> all{order.directory,
                                std::string() + (order.append ? 'a' : '-') + (order.unbuffered ? 'u' : '-') +
                                    (order.has_pmi ? 'p' : '-'),
-                               pack(order.environment), write_inherited(order.inherited)};
+                               pack(order.environment), write_inherited(order.inherited),
+                               write_pmix(order.pmix)};
   for (const TaskOrder& t : order.tasks) {
     std::vector<std::string> environment;
     for (const auto& [name, value] : t.environment) {
@@ -93,14 +134,14 @@ std::string write_order(const NodeOrder& order) {
 
 bool read_order(std::string_view bytes, NodeOrder& order) {
   std::vector<std::string> all, parts, environment;
-  if (!unpack(bytes, all) || all.size() < 4 || all[1].size() != 3 || !unpack(all[2], order.environment) ||
-      !read_inherited(all[3], order.inherited))
+  if (!unpack(bytes, all) || all.size() < 5 || all[1].size() != 3 || !unpack(all[2], order.environment) ||
+      !read_inherited(all[3], order.inherited) || !read_pmix(all[4], order.pmix))
     return false;
   order.directory = all[0];
   order.append = all[1][0] == 'a';
   order.unbuffered = all[1][1] == 'u';
   order.has_pmi = all[1][2] == 'p';
-  for (size_t i = 4; i < all.size(); ++i) {
+  for (size_t i = 5; i < all.size(); ++i) {
     TaskOrder t;
     if (!unpack(all[i], parts) || parts.size() != 7 || !unpack(parts[1], t.program) || t.program.empty() ||
         !unpack(parts[6], environment) || environment.size() % 2 != 0)

@@ -37,11 +37,20 @@ struct TaskOrder {
   std::string processors;            // as of order_of_binding()
   std::map<std::string, std::string> environment;  // what only this task has
 };
+// What the PMIx server of a node is told of the step.
+struct PmixStep {
+  std::string name;   // of its name space
+  std::string nodes;  // "h1,h2"
+  std::string tasks;  // of each node, by their numbers: "0,1;2,3"
+  int node = 0;       // this one, by its place
+  int count = 0;      // of all tasks; 0: no PMIx is wanted
+};
 struct NodeOrder {
   std::string directory;
   bool append = false, unbuffered = false, has_pmi = false;
   std::vector<std::string> environment;  // NAME=value, of all tasks
   Inherited inherited;
+  PmixStep pmix;
   std::vector<TaskOrder> tasks;
 };
 NodeOrder order_for(const Step& step, int node, char** environment);

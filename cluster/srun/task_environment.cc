@@ -101,7 +101,8 @@ std::vector<std::string> environment_of_step(const Step& step, char** environmen
   Values v;
   take_exported(step.options.exported, environment, v);
   std::erase_if(v, [](const auto& pair) {
-    return is_of_host(pair.first) || pair.first.starts_with("PMI_") || pair.first.starts_with("HYDRA_");
+    return is_of_host(pair.first) || pair.first.starts_with("PMI_") || pair.first.starts_with("HYDRA_") ||
+           (pair.first.starts_with("PMIX_") && !pair.first.starts_with("PMIX_MCA_"));
   });
   const Layout& l = step.layout;
   const std::string tasks = std::to_string(l.count()), nodes = std::to_string(l.nodes.size()),
@@ -110,6 +111,7 @@ std::vector<std::string> environment_of_step(const Step& step, char** environmen
   for (const char* name : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"}) v[name] = tasks;
   for (const char* name : {"SLURM_NNODES", "SLURM_STEP_NUM_NODES"}) v[name] = nodes;
   for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) v[name] = number;
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_JOBID"}) v[name] = step.allocation.job_id;
   for (const char* name : {"SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"}) v[name] = counts;
   v["SLURM_STEP_NODELIST"] = list;
   v["SLURM_NODELIST"] = list;
@@ -127,10 +129,12 @@ std::vector<std::string> environment_of_step(const Step& step, char** environmen
     v["SLURM_CPU_BIND_TYPE"] = b.text.substr(0, std::min(b.text.size(), colon + 1));
     v["SLURM_CPU_BIND_LIST"] = b.text.substr(std::min(b.text.size(), colon + 1));
   }
-  v["SLURM_MPI_TYPE"] = step.options.mpi == Mpi::kPmi2 ? "pmi2" : "none";
+  v["SLURM_MPI_TYPE"] = step.options.mpi == Mpi::kPmi2   ? "pmi2"
+                        : step.options.mpi == Mpi::kPmix ? "pmix"
+                                                         : "none";
   v["SLURM_SUBMIT_DIR"] = v.contains("SLURM_SUBMIT_DIR") ? v["SLURM_SUBMIT_DIR"] : step.directory;
   v["SLURM_UMASK"] = fmt::format("{:04o}", static_cast<unsigned>(read_inherited().umask));
-  if (step.options.mpi == Mpi::kPmi2) {
+  if (serves_pmi(step.options.mpi)) {
     v["PMI_JOBID"] = step.id();
     v["PMI_SIZE"] = tasks;
   }
@@ -149,7 +153,7 @@ std::map<std::string, std::string> environment_of_task(const Step& step, int nod
            {"SLURM_GTIDS", all},
            {"SLURMD_NODENAME", step.layout.nodes[at]}};
   if (!step.layout.cpus.empty()) v["SLURM_CPUS_ON_NODE"] = std::to_string(step.layout.cpus[at]);
-  if (step.options.mpi == Mpi::kPmi2) v["PMI_RANK"] = std::to_string(task);
+  if (serves_pmi(step.options.mpi)) v["PMI_RANK"] = std::to_string(task);
   return v;
 }
 

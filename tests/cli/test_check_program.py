@@ -1,7 +1,9 @@
 """ckpt check -- PROGRAM: what of a program can be saved, and what not."""
 
 import glob
+import signal
 import sys
+import time
 import unittest
 
 from support import *
@@ -86,12 +88,32 @@ class CheckProgram(CkptTest):
     @unittest.skipIf(adapter.missing(), str(adapter.missing()))
     def test_an_adapter_of_a_fast_network(self):
         """Open, and nothing of it mapped yet: it is refused with what has MPI go without it."""
-        inner = f"{adapter.lines(self.path('dev'))} exec {CKPT} check --json --after 500ms -- python3 -c 'import os, time; os.open(\"{adapter.PATH}\", os.O_RDWR); time.sleep(600)'"
-        done = subprocess.run(["unshare", "-m", "sh", "-ec", inner], capture_output=True, text=True, env=clean_environment(TMPDIR=self.directory))
+        def check(how):
+            inner = (f"{adapter.lines(self.path('dev'))} exec {CKPT} check --json --after 500ms -- "
+                     f"python3 -c 'import os, time; os.open(\"{adapter.PATH}\", os.{how}); os.open(\"/dev/infiniband\", 0); time.sleep(600)'")
+            return subprocess.run(["unshare", "-m", "sh", "-ec", inner], capture_output=True, text=True, env=clean_environment(TMPDIR=self.directory))
+        done = check("O_PATH")  # a place, of which nothing is open
+        self.assertEqual(done.returncode, OK, done.stdout + done.stderr)
+        done = check("O_RDWR")
         self.assertEqual(done.returncode, 76, done.stdout + done.stderr)
         said = {f["id"]: f for f in json.loads(done.stdout)["findings"]}["no_restart"]["detail"]
         self.assertIn(f"is an InfiniBand adapter ({adapter.PATH})", said)
         self.assertIn("UCX_TLS=tcp", said)
+        self.assertIn("OMPI_MCA_coll=^hcoll", said)
+
+    def test_interrupted(self):
+        """Nothing of the trial is left."""
+        os.makedirs(self.path("tmp"))
+        trial = subprocess.Popen([CKPT, "check", "--after", "100s", "--", "sleep", "600"], env=clean_environment(TMPDIR=self.path("tmp")))
+        while not glob.glob(self.path("tmp") + "/ckpt-check-*/images"):
+            self.assertIsNone(trial.poll())
+            time.sleep(0.01)
+        with open(f"/proc/{trial.pid}/task/{trial.pid}/children", encoding="ascii") as f:
+            children = f.read().split()
+        trial.send_signal(signal.SIGINT)
+        self.assertEqual(trial.wait(60), -signal.SIGINT)
+        self.assertEqual(os.listdir(self.path("tmp")), [])
+        self.assertTrue(children and not any(os.path.exists("/proc/" + child) for child in children))
 
     def test_ended_before(self):
         code, findings, _ = self.check("true", after="5s")

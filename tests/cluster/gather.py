@@ -81,6 +81,29 @@ class Gather(over_hosts.OverHosts):
         os.chmod(to, 0o777)
         self.refused(PERMISSION, "is no directory of yours alone", self.images, to)
 
+    def test_listed_as_one(self):
+        job = self.run_job("sh", "-c", f"{ON} h2 sleep 1000")
+        self.leads(job.pid)
+        self.now(job.pid)
+        done = subprocess.run([CKPT, "ls", self.images], capture_output=True, text=True, check=False)
+        self.assertRegex(done.stdout, r"(?m)^ +1  sh .* 2 hosts .* complete +" + self.images + r"/sh\.000001\.hosts\n +of h1, h2$")
+        one, = json.loads(subprocess.run([CKPT, "ls", "--json", self.images], capture_output=True, text=True, check=False).stdout)
+        self.assertEqual((one["program"], one["hosts"], one["parts_here"], one["state"]), ("sh", ["h1", "h2"], 2, "complete"))
+        # A part that is damaged, one that is missing, and one of which nothing is to be seen.
+        part, = glob.glob(self.images + "/h2/*.job")
+
+        def state():
+            one, = json.loads(subprocess.run([CKPT, "ls", "--json", self.images], capture_output=True, text=True, check=False).stdout)
+            return one["state"], one["parts_here"], one.get("problems", [])
+        image = max(glob.glob(part + "/*"), key=os.path.getsize)
+        os.truncate(image, os.path.getsize(image) - 4096)
+        found, here, problems = state()
+        self.assertEqual((found, here, problems[0][:4]), ("damaged", 1, "h2: "), problems)
+        os.rename(part, self.dir + "/part")
+        self.assertEqual(state(), ("damaged", 1, [f"h2: {part}: is missing"]))
+        os.rename(self.images + "/h2", self.dir + "/h2")
+        self.assertEqual(state(), ("unseen", 1, []))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,13 +3,11 @@ the same and on others; a host that is cut off, dead, or does not fit."""
 import glob
 import json
 import os
-import shutil
 import signal
 import subprocess
 import unittest
 
 import over_hosts
-import adapter  # of tests/support: over_hosts has put it into the path
 from over_hosts import CKPT, ON, RESTART, wait_for
 
 NUMBERS = os.environ["CKPT_NUMBERS"]
@@ -90,40 +88,10 @@ class Run(OverHosts):
         self.assertIn(b"no text (UTF-8)", done.stderr)
         self.assertEqual(glob.glob(self.dir + "/d*"), [])
 
-    @unittest.skipIf(adapter.missing(), str(adapter.missing()))
-    def test_adapters_are_not_used(self):
-        """Said before the job starts, and MPI there is told to go without them; what the user has said stays."""
-        done = self.hosts.run("h2", "sh", "-ec", adapter.lines(self.dir + "/dev") + " true")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h2"], capture_output=True, text=True)
-        self.assertIn(f"h2 has {adapter.PATH}, which no checkpoint can hold: MPI is told to use TCP", done.stdout)
-        look = "echo $OMPI_MCA_pml $OMPI_MCA_smsc $OMPI_MCA_coll $UCX_TLS $FI_PROVIDER"
-        job = self.run_job("sh", "-c", f"{look}; {ON} h2 '{look}'")
-        self.assertEqual(job.wait(240), 0, self.said())
-        self.said()
-        self.assertEqual(self.texts["out"][0].decode(), "\n^ucx,cm ^xpmem,knem ^hcoll tcp,self,sysv,posix,cma tcp\n")
-        self.assertEqual(self.texts["out"][1].count(b"MPI is told to use TCP"), 1)
-
     def test_host_that_is_not_there(self):
         done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h9"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 69)
         self.assertIn("h9: its agent could not be started", done.stderr)
-
-    def test_what_srun_has_started_is_missed(self):
-        """By its name, for its processes would be in no part."""
-        os.symlink(shutil.which("sleep"), self.dir + "/srun")
-        job = self.run_job("sh", "-c", f"{self.dir}/srun 100; true")
-        wait_for("it", lambda: [p for p, w in self.hosts.processes("h1") if w.startswith(self.dir + "/srun 100")])
-        self.leads(job.pid)
-        done = self.now(job.pid, ok=False)
-        self.assertEqual(done.returncode, 76, done.stderr)
-        self.assertIn("(srun): what it has started is outside of the job", done.stderr)
-        self.assertEqual(glob.glob(self.images + "/*.hosts"), [])
-
-    def test_srun_without_an_allocation_is_refused(self):
-        job = self.run_job("/usr/bin/srun", "./app")
-        self.assertEqual(job.wait(240), 78, self.said())
-        self.assertIn("srun: no allocation of Slurm is here", self.said())
 
     def test_exit_code_and_streams(self):
         # A command may close what it writes to, and read on.
@@ -489,15 +457,6 @@ class Restart(OverHosts):
         self.assertEqual(again.wait(240), 0, self.said("again"))
         self.said("again")
         self.assertEqual(self.texts["again"][0].decode(), f"{there} {there}\n")
-
-    def test_listed_as_one(self):
-        job = self.run_job("sh", "-c", f"{ON} h2 sleep 1000")
-        self.leads(job.pid)
-        self.now(job.pid)
-        done = subprocess.run([CKPT, "ls", self.images], capture_output=True, text=True, check=False)
-        self.assertRegex(done.stdout, r"(?m)^ +1  sh .* 2 hosts .* complete +" + self.images + r"/sh\.000001\.hosts\n +of h1, h2$")
-        one, = json.loads(subprocess.run([CKPT, "ls", "--json", self.images], capture_output=True, text=True, check=False).stdout)
-        self.assertEqual((one["program"], one["hosts"], one["parts_here"], one["state"]), ("sh", ["h1", "h2"], 2, "complete"))
 
     def test_addresses_stay_those_of_the_job(self):
         """A program that has an address in its memory finds the host behind it wherever that is now, over TCP and UDP, and is told

@@ -106,10 +106,10 @@ TEST(Options, VariablesCountLess) {
 }
 
 TEST(Options, TheLineCountsMoreThanAWrongVariable) {
-  const Set set{{"SLURM_MPI_TYPE", "pmix"}, {"SLURM_DISTRIBUTION", "arbitrary"}};
+  const Set set{{"SLURM_MPI_TYPE", "lam"}, {"SLURM_DISTRIBUTION", "arbitrary"}};
   EXPECT_EQ(refused({"--mpi=pmi2", "-m", "cyclic", "x"}, set), "");
   EXPECT_NE(refused({"--mpi=pmi2", "x"}, set).find("arbitrary"), std::string::npos);
-  EXPECT_NE(refused({"-m", "block", "x"}, set).find("--mpi=pmix"), std::string::npos);
+  EXPECT_NE(refused({"-m", "block", "x"}, set).find("--mpi=lam"), std::string::npos);
   EXPECT_NE(refused({"-N4-2", "x"}).find("no number"), std::string::npos);
 }
 
@@ -137,8 +137,9 @@ TEST(Options, WhatIsNotKnownIsNamed) {
   EXPECT_NE(refused({"--pty", "sh"}).find("--pty:"), std::string::npos);
   EXPECT_NE(refused({"--bcast=/tmp/x", "sh"}).find("--bcast:"), std::string::npos);
   EXPECT_NE(refused({"-l", "-Y", "sh"}).find("-Y:"), std::string::npos);
-  EXPECT_NE(refused({"--mpi=pmix", "x"}).find("mpirun"), std::string::npos);
-  EXPECT_NE(refused({"x"}, {{"SLURM_MPI_TYPE", "pmix_v3"}}).find("--mpi=pmix_v3"), std::string::npos);
+  EXPECT_NE(refused({"--mpi=lam", "x"}).find("mpirun"), std::string::npos);
+  EXPECT_NE(refused({"x"}, {{"SLURM_MPI_TYPE", "cray_shasta"}}).find("--mpi=cray_shasta"), std::string::npos);
+  EXPECT_EQ(parsed({"--mpi=pmix_v4", "x"}).mpi, Mpi::kPmix);
   EXPECT_NE(refused({"-m", "arbitrary", "x"}).find("arbitrary"), std::string::npos);
   EXPECT_NE(refused({"-n"}).find("-n: its value is missing"), std::string::npos);
   EXPECT_NE(refused({"-n", "0", "x"}).find("no number"), std::string::npos);

@@ -203,6 +203,10 @@ Result<void> Agent::start_program(const Json& j) {
   }
   set_environment(j["settings"], images_, job_, task_.value("host", ""));
   set_allocation(j.value("allocation", Json::object()));
+  // Where the program starts they are those of whoever started the job; elsewhere the host's own come first.
+  const Json of_user = j.value("mpi", Json::object());
+  for (const auto& [name, value] : of_user.items())
+    setenv(name.c_str(), bytes_in(value).c_str(), j.contains("program") ? 1 : 0);
   set_launchers(on);
   if (!spawn(words, on_socket_.get()))
     return failure(ExitCode::kSystem, self, "no process for it", "see ulimit -u");

@@ -1,5 +1,5 @@
-// What an agent says of its part of a checkpoint, before the checkpoint counts; and whether the part can come
-// back, by what its images say.
+// What an agent says of its part of a checkpoint, before the checkpoint counts: also what of it comes back
+// changed, and what forbids that it comes back, by what its images say.
 //
 // Owner:     cli/hosts. Callers: the agent, when its part is durable.
 #pragma once
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/ask/asker.h"
+#include "cli/image/restartable.h"
 #include "cli/text/json_lines.h"
 #include "cluster/protocol/steps.h"
 
@@ -15,7 +16,7 @@ namespace ckpt::cli {
 // What an agent reports of a step. lines: as its host's coordinator has said them. images: where parts go.
 Json report_of_step(cluster::Step step, uint64_t id, const Answer& lines, const std::string& images);
 
-// The first reason that an image has against a restart, with its process; empty: none.
-std::string what_forbids_part(const std::string& part);
+// What the images of a part say, each line with its process.
+SaidByImages said_by_part(const std::string& part);
 
 }  // namespace ckpt::cli

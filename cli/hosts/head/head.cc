@@ -205,12 +205,9 @@ void Head::take_facts(int h, Step step, const Json& j) {
   if (step == Step::kDrained && ++drained_ == static_cast<int>(crew_.hosts().size())) match_bookmarks();
   if (step == Step::kDurable) {
     parts_[static_cast<size_t>(h)] = {host.name, host.address, j.value("part", ""), j.value("checksum", "")};
-    // It would count, and could not come back. Another attempt may succeed: the reason may be a connection
-    // that was not accepted yet.
-    if (j.contains("no_restart") && why_.empty()) {
-      why_ = fmt::format("{}: {}", host.where, j.value("no_restart", ""));
-      why_code_ = ExitCode::kNotRestartable;
-      again_ = true;
+    for (const auto& [key, all] : {std::pair("no_restart", &no_restart_), {"notes", &notes_}}) {
+      for (const Json& line : j.value(key, Json::array()))
+        all->push_back(fmt::format("{}: {}", host.where, line.get<std::string>()));
     }
   }
 }

@@ -38,6 +38,8 @@ void Head::begin_next() {
 
 void Head::begin() {
   why_.clear();
+  no_restart_.clear();
+  notes_.clear();
   again_ = false;
   bookmarks_.clear();
   posts_.begin();
@@ -100,13 +102,14 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
           plan_next();
           done["every_ns"] = automatic_.ns();
         }
+        if (!notes_.empty()) done["notes"] = notes_;
         if (in_place_) done = finish_move();
         answer(why_.empty() ? std::move(done) : Json{{"code", static_cast<int>(why_code_)}, {"error", why_}});
         give_up_older();
         saves_.counts(recorded_);
         break;
       }
-      case K::kFailed:
+      case K::kFailed: {
         records_.failed();
         if (again_ && attempt_ < kAttempts && !current_lost()) {
           ++attempt_;
@@ -118,8 +121,11 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
                              : "the checkpoint was given up";
           why_code_ = ExitCode::kUnavailable;
         }
-        answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
+        Json failed{{"code", static_cast<int>(why_code_)}, {"error", why_}};
+        if (why_code_ == ExitCode::kNotRestartable) failed["why_not_restartable"] = no_restart_;
+        answer(std::move(failed));
         break;
+      }
     }
   }
 }
@@ -132,6 +138,12 @@ bool Head::current_lost() const {
 }
 
 Result<void> Head::record(uint64_t id) {
+  // It would count, and could not come back. Another attempt may succeed: the reason may be a connection
+  // that was not accepted yet.
+  if (!no_restart_.empty()) {
+    again_ = true;
+    return make_error(ExitCode::kNotRestartable, 0, "{}", no_restart_[0]);
+  }
   HostsManifest m;
   m.id = id;
   m.job = job_;

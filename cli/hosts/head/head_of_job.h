@@ -90,6 +90,7 @@ class Head {
   uint32_t attempt_ = 1;
   int drained_ = 0;
   std::string why_, path_;
+  std::vector<std::string> no_restart_, notes_;  // what the images of all parts say
   ExitCode why_code_ = ExitCode::kInternal;
   bool again_ = false, ended_ = false, full_ = false, program_failed_ = false, was_idle_ = false;
   int status_ = 0;

@@ -42,6 +42,7 @@ struct HostsRun {
   uint32_t disk_every =
       0;  // of parts in keepers' memory every N-th checkpoint goes to a disk as well; 0: none
   std::map<std::string, std::string> allocation = {};  // Slurm's variables; empty: none is here
+  std::map<std::string, std::string> mpi = {};         // what the user has told MPI in his environment
   int silence_ms = cluster::SealedLink::kSilenceMs;    // of a host's kernel: then it is gone
   std::vector<std::string> restart_words = {};         // options of ckpt-restart for each part
 };

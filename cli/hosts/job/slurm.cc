@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -40,9 +41,16 @@ bool may_use_allocation() {
   return step == nullptr || strtoul(step, nullptr, 10) >= kFirstOfSlurm;
 }
 
-size_t nodes_in_allocation() {
+bool allocation_is_elsewhere() {
   auto allocation = cluster::srun::read_allocation(variable_here);
-  return allocation.ok() ? allocation->nodes.size() : 0;
+  if (!allocation.ok()) return false;
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  const std::string own = name;
+  const char* slurm = getenv("SLURMD_NODENAME");
+  return std::ranges::any_of(allocation->nodes, [&](const std::string& node) {
+    return node != own && node != own.substr(0, own.find('.')) && (slurm == nullptr || node != slurm);
+  });
 }
 
 Result<void> name_hosts(std::string& hosts, std::string& launch) {

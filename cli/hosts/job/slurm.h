@@ -29,12 +29,15 @@ inline constexpr const char* kSlurmLaunch =
 
 // In place of names of hosts: all nodes of the allocation.
 inline constexpr const char* kAllocation = "allocation";
+// And: this host alone, whatever Slurm has given.
+inline constexpr const char* kNoHosts = "none";
 
 // `ckpt run` was called by the batch script, or at the prompt of salloc: not by a task of srun, of which
 // there may be many, and not by a process of a job.
 bool may_use_allocation();
-// How many nodes the allocation has; 0: none is here.
-size_t nodes_in_allocation();
+// The allocation has a node that is not this host: others as well, or, where salloc has a prompt on a login
+// node, another one. False where there is none.
+bool allocation_is_elsewhere();
 // Where `hosts` is kAllocation: its nodes, and Slurm's own way to start agents, unless --launch says another.
 Result<void> name_hosts(std::string& hosts, std::string& launch);
 

@@ -28,12 +28,17 @@ Result<void> use_srun(std::string& hosts, std::vector<std::string>& program) {
 }  // namespace
 
 Result<void> settle_hosts(std::string& hosts, std::string& launch, std::vector<std::string>& program) {
+  const bool alone = hosts == kNoHosts;
   if (!program.empty() && is_srun(program[0])) {
     CKPT_TRY(use_srun(hosts, program));
   } else if (!program.empty() && is_mpi_launcher(program[0])) {
     CKPT_TRY(check_programs_of_launcher(program));
     // It would start ranks on the other nodes too.
-    if (hosts.empty() && may_use_allocation() && nodes_in_allocation() > 1) hosts = kAllocation;
+    if (hosts.empty() && may_use_allocation() && allocation_is_elsewhere()) hosts = kAllocation;
+  }
+  if (alone) {
+    hosts.clear();
+    return {};
   }
   return name_hosts(hosts, launch);
 }

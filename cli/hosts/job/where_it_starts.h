@@ -10,8 +10,9 @@
 
 namespace ckpt::cli {
 
-// hosts, launch: of the command line; "" in hosts: not said. Where they come out empty, the program starts
-// here, in a job of this host. program: srun becomes ckpt-srun. What can be refused before the start is.
+// hosts, launch: of the command line; "" in hosts: not said. Where hosts come out empty, the program starts
+// here, in a job of this host: always if they were kNoHosts. program: srun becomes ckpt-srun. What can be
+// refused before the start is.
 Result<void> settle_hosts(std::string& hosts, std::string& launch, std::vector<std::string>& program);
 
 }  // namespace ckpt::cli

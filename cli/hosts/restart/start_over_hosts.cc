@@ -117,6 +117,8 @@ ExitCode run_over_hosts(const HostsRun& run) {
   for (const CrewHost& h : crew.hosts()) {
     if (const auto adapters = adapters_of(h); !adapters.empty())
       fmt::print(stderr, "ckpt: {}\n", printable(words_on_adapters(h.name, adapters)));
+    if (auto r = check_settings_for_adapters(h.name, adapters_of(h), run.program); !r.ok())
+      return report(r.error());
   }
   auto table = make_table(crew);
   if (!table.ok()) return report(table.error());
@@ -131,6 +133,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
                {"table", *table},
                {"settings", run.settings}};
     for (const auto& [variable, value] : run.allocation) start["allocation"][variable] = json_of_bytes(value);
+    for (const auto& [variable, value] : run.mpi) start["mpi"][variable] = json_of_bytes(value);
     if (!run.keeper.empty()) {
       // Of each part its own: two that come to one host keep apart.
       start["keeper"] = fmt::format("{}-{}", run.keeper, i + 1);

@@ -58,7 +58,9 @@ Result<void> DescriptorCapture::write_notes() {
           "the process has ended",
           d.fd, process));
     }
-    const KnownDevice* device = known_device({d.path, d.path_len});
+    // O_PATH is a place in the file system, and a directory is no device: neither has the device open.
+    const bool open_device = S_ISCHR(d.now.mode) && (d.now.open_flags & O_PATH) == 0;
+    const KnownDevice* device = open_device ? known_device({d.path, d.path_len}) : nullptr;
     if (!d.shares && device != nullptr && device->carries_messages) {
       CKPT_TRY(note(2, "descriptor {} is {} ({}): {}", d.fd, device->what,
                     std::string_view(d.path, d.path_len), device->why));

@@ -1,7 +1,9 @@
 """`ckpt run -- srun`: ckpt-srun in the place of srun, over several hosts, without Slurm: its variables are set here.
   srun.py Streams [-v]    what tasks are told, their streams and ends
+  srun.py PmixRanks [-v]  the same of Open MPI, by srun --mpi=pmix
   srun.py Ranks [-v]      MPICH started by srun --mpi=pmi2: killed on all hosts, brought back on others
 """
+import ctypes.util
 import os
 import shutil
 import signal
@@ -11,21 +13,8 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import mpi  # noqa: E402
+from allocations import Allocation  # noqa: E402
 from over_hosts import CKPT, ON, OverHosts, clean, wait_for  # noqa: E402
-
-
-class Allocation:
-    """Variables of an allocation, as sbatch would have set them."""
-
-    def allocate(self, nodes, cpus, **more):
-        wanted = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": nodes, "SLURM_JOB_CPUS_PER_NODE": cpus, "SLURM_MPI_TYPE": "pmi2", **more}
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
-
-        def put_back():
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
-        self.addCleanup(put_back)
 
 
 class Streams(Allocation, OverHosts):
@@ -84,7 +73,7 @@ class Streams(Allocation, OverHosts):
             self.assertEqual(line.count("libckpt_rt.so"), 1)
 
     def test_refused_before_the_start(self):
-        for words, said in ((["--pty", "bash"], "--pty"), (["--mpi=pmix", "./app"], "--mpi=pmix"), (["-N4-5", "./app"], "more nodes"), (["-w", "h9", "./app"], "h9 is not in this allocation"),
+        for words, said in ((["--pty", "bash"], "--pty"), (["--mpi=lam", "./app"], "--mpi=lam"), (["-N4-5", "./app"], "more nodes"), (["-w", "h9", "./app"], "h9 is not in this allocation"),
                             (["-n2"], "no program given")):
             done = subprocess.run([CKPT, "run", "--hosts", "h1,h2,h3", "--launch", self.hosts.launch, "--dir", self.images, "--", "srun", *words],
                                   capture_output=True, text=True)
@@ -186,6 +175,22 @@ class Ranks(Allocation, mpi.Mpi):
 
     def test_on_others(self):
         self.live_and_die([1, 5], ["h4,h5,h6", "h2,h3,h1"], 1)
+
+
+@unittest.skipIf(ctypes.util.find_library("pmix") is None, "libpmix is not here")
+class PmixRanks(Ranks):
+    """Open MPI, whose ranks find the PMIx server of ckpt-srun on their node."""
+    launcher, compiler = "mpicc.openmpi", "mpicc.openmpi"
+    rounds, ranks = 3000, 6
+    ends = True
+
+    def setUp(self):
+        super().setUp()
+        self.allocate("h[1-3]", "2(x3)", SLURM_NTASKS="6")
+
+    def words(self):
+        told = f"OMPI_MCA_btl=vader,tcp,self OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_orte_tmpdir_base={self.dir}/t"
+        return ["sh", "-c", f"export {told}; " + 'srun --mpi=pmix "$@"; code=$?; echo "step $SLURM_JOB_ID ended" >&2; exit $code', "sh"]
 
 
 if __name__ == "__main__":

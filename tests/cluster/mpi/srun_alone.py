@@ -244,7 +244,7 @@ class Node(unittest.TestCase):
         for number, task in enumerate(tasks):
             words = pack(sys.executable, "-c", "import os, socket, sys; pmi = socket.socket(fileno=int(os.environ['PMI_FD']))\n" + task)
             orders.append(inner(str(number).encode(), words, b"", b"", b"", b"", pack()))
-        self.say(b"S", -1, inner(self.dir.encode(), b"--p", pack("PATH=" + os.environ["PATH"]), b"18", *orders))
+        self.say(b"S", -1, inner(self.dir.encode(), b"--p", pack("PATH=" + os.environ["PATH"]), b"18", b"", *orders))
 
     def say(self, what, task, data=b""):
         self.node.stdin.write(what + struct.pack("<iI", task, len(data)) + data)

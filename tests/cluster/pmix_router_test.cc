@@ -1,0 +1,96 @@
+// How the PMIx servers of a step's nodes come together in ckpt-srun.
+#include "cluster/srun/pmix/router.h"
+
+#include <gtest/gtest.h>
+
+namespace ckpt::cluster::srun {
+namespace {
+
+using What = PmixMessage::What;
+
+// Ranks 0 and 1 on the first node, 2 on the second, 3 on the third.
+Layout three_nodes() {
+  Layout l;
+  l.nodes = {"h1", "h2", "h3"};
+  l.tasks = {{0, 1}, {2}, {3}};
+  l.node_of = {0, 0, 1, 2};
+  return l;
+}
+
+PmixMessage message(What what, uint64_t id, int rank, const std::string& ranks = "",
+                    const std::string& data = "") {
+  PmixMessage m;
+  m.what = what;
+  m.id = id;
+  m.rank = rank;
+  m.ranks = ranks;
+  m.data = data;
+  return m;
+}
+
+// What comes of it: "node:what:id:data", in order.
+std::string hears(PmixRouter& router, int node, const PmixMessage& m) {
+  PmixRouter::Actions actions;
+  router.hear(node, m, actions);
+  std::string all;
+  for (const auto& [to, sent] : actions.send) {
+    all += std::to_string(to) + ":" + static_cast<char>(sent.what) + ":" + std::to_string(sent.id) + ":" +
+           sent.data + " ";
+  }
+  return all;
+}
+
+TEST(PmixRouter, BringsFencesTogether) {
+  PmixRouter router(three_nodes());
+  EXPECT_EQ(hears(router, 1, message(What::kFence, 7, -1, "", "b")), "");
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 1, -1, "", "a")), "");
+  // The first node is at the next one already; others have a fence of their own.
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 2, -1, "", "A")), "");
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 3, -1, "1,2", "x")), "");
+  EXPECT_EQ(hears(router, 2, message(What::kFence, 9, -1, "1,2", "no rank of its own")), "");
+  EXPECT_EQ(hears(router, 1, message(What::kFence, 8, -1, "1,2", "y")), "0:F:3:xy 1:F:8:xy ");
+  EXPECT_EQ(hears(router, 2, message(What::kFence, 5, -1, "", "c")), "0:F:1:abc 1:F:7:abc 2:F:5:abc ");
+  EXPECT_EQ(hears(router, 1, message(What::kFence, 9, -1, "", "B")), "");
+  EXPECT_EQ(hears(router, 2, message(What::kFence, 6, -1, "", "C")), "0:F:2:ABC 1:F:9:ABC 2:F:6:ABC ");
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,17", "x")), "");
+}
+
+TEST(PmixRouter, TakesQuestionsToTheirNode) {
+  PmixRouter router(three_nodes());
+  PmixRouter::Actions actions;
+  router.hear(2, message(What::kAsk, 4, 1), actions);
+  ASSERT_EQ(actions.send.size(), 1u);
+  EXPECT_EQ(actions.send[0].first, 0);
+  PmixMessage answer = actions.send[0].second;
+  answer.what = What::kAnswer;
+  answer.data = "put";
+  EXPECT_EQ(hears(router, 0, answer), "2:A:4:put ");
+  EXPECT_EQ(hears(router, 2, message(What::kAsk, 5, 4)), "");
+}
+
+TEST(PmixRouter, KnowsWhoIsIn) {
+  PmixRouter router(three_nodes());
+  hears(router, 1, message(What::kBegan, 0, 2));
+  hears(router, 1, message(What::kBegan, 0, 3));  // not its own
+  EXPECT_TRUE(router.is_in(2));
+  EXPECT_FALSE(router.is_in(3));
+  hears(router, 1, message(What::kFinished, 0, 2));
+  EXPECT_FALSE(router.is_in(2));
+  PmixRouter::Actions actions;
+  router.hear(2, message(What::kAbort, 0, 3, "", "it says so"), actions);
+  EXPECT_EQ(actions.aborted_by, 3);
+  EXPECT_EQ(actions.why, "it says so");
+}
+
+TEST(PmixRouter, ReadsWhatIsWritten) {
+  PmixMessage m = message(What::kAsk, 1ull << 60, 3, "1,2", std::string("a\0b", 3)), read;
+  m.node = 5;
+  m.status = -46;
+  ASSERT_TRUE(read_message(write_message(m), read));
+  EXPECT_EQ(std::tie(read.what, read.id, read.rank, read.ranks, read.data, read.node, read.status),
+            std::tie(m.what, m.id, m.rank, m.ranks, m.data, m.node, m.status));
+  EXPECT_FALSE(read_message("none", read));
+}
+
+}  // namespace
+}  // namespace ckpt::cluster::srun
