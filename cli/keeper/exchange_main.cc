@@ -12,6 +12,7 @@
 
 #include "base/named_points.h"
 #include "cli/keeper/exchange_process.h"
+#include "cli/keeper/part_words.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/exchange.h"
 #include "cluster/keeper/low_priority.h"
@@ -38,7 +39,7 @@ Error cannot(const std::string& what) {
                  errno == ENOSPC ? "start the keeper with more --memory" : "see ckpt keeper status");
 }
 
-// Checks whose part is not there any more.
+// Checks, and differences, whose part is not there any more.
 void remove_stale_checks(int directory) {
   const int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(again < 0 ? nullptr : fdopendir(again), closedir);
@@ -46,11 +47,13 @@ void remove_stale_checks(int directory) {
   while (dir != nullptr) {
     const dirent* entry = readdir(dir.get());
     if (entry == nullptr) break;
-    const std::string name = entry->d_name, suffix = ".checks";
-    if (name.ends_with(suffix + ".tmp")) stale.push_back(name);
-    if (!name.ends_with(suffix)) continue;
-    const std::string part = name.substr(0, name.size() - suffix.size()) + ".job";
-    if (faccessat(directory, part.c_str(), F_OK, 0) != 0) stale.push_back(name);
+    const std::string name = entry->d_name;
+    for (const std::string suffix : {".checks", ".words"}) {
+      if (name.ends_with(suffix + ".tmp")) stale.push_back(name);
+      if (!name.ends_with(suffix)) continue;
+      const std::string part = name.substr(0, name.size() - suffix.size()) + ".job";
+      if (faccessat(directory, part.c_str(), F_OK, 0) != 0) stale.push_back(name);
+    }
   }
   for (const std::string& name : stale) unlinkat(directory, name.c_str(), 0);
 }
@@ -95,6 +98,8 @@ class Work {
     auto scheme = keeper::scheme_for_hosts(plan_.at("scheme").get<std::string>(), wanted_.hosts);
     if (!scheme.ok()) return scheme.error();
     wanted_.scheme = *scheme;
+    wanted_.holders = plan_.value("checks_on", std::vector<unsigned>());
+    if (!keeper::are_holders(wanted_.holders, *scheme, wanted_.hosts)) return damaged("the list of hosts");
     if (plan_.contains("lost")) wanted_.lost = plan_["lost"].get<std::vector<bool>>();
     lost_ = !wanted_.lost.empty() && wanted_.lost.at(self_);
     auto part = find_part_in_keeper(plan_.at("part").get<std::string>());
@@ -110,11 +115,13 @@ class Work {
     if (!part_.directory.valid()) return;
     if (lost_) remove_tree(part_.directory.get(), temporary_part());
     unlinkat(part_.directory.get(), temporary_checks().c_str(), 0);
+    unlinkat(part_.directory.get(), temporary_words().c_str(), 0);
   }
 
  private:
   std::string temporary_part() const { return "." + part_.name + ".tmp"; }
   std::string temporary_checks() const { return "." + checks_of(part_.name) + ".tmp"; }
+  std::string temporary_words() const { return "." + words_of_part(part_.name) + ".tmp"; }
   // By its manifest; empty: there is none.
   std::string job_of(const std::string& part) const {
     auto manifest = read_manifest(fmt::format("/proc/self/fd/{}/{}", part_.directory.get(), part));
@@ -127,13 +134,19 @@ class Work {
     const int at = part_.directory.get();
     const ScopedFd inside(openat(at, part_.name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     if (!inside.valid()) return damaged(part_.name);
-    auto stream = keeper::PartStream::open(inside.get());
-    if (!stream.ok()) return stream.error();
-    stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
     if (!rebuilding()) {
       remove_stale_checks(at);
+      CKPT_TRY(open_with_words(inside.get()));
       return make_checks();
     }
+    const std::vector<keeper::PartFile> files = files_of_record();
+    if (has_words(files)) {
+      words_.reset(openat(at, words_of_part(part_.name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+      if (!words_.valid()) return damaged(words_of_part(part_.name));
+    }
+    auto stream = keeper::PartStream::open(inside.get(), with_words(files), words());
+    if (!stream.ok()) return stream.error();
+    stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
     // Nothing that is stale or mixed goes into a computation.
     auto sum = stream_->checksum();
     if (!sum.ok()) return sum.error();
@@ -151,6 +164,15 @@ class Work {
     if (mkdirat(at, temporary_part().c_str(), 0700) != 0) return cannot(part_.name);
     const ScopedFd inside(
         openat(at, temporary_part().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    std::vector<keeper::PartFile> files = files_of_record();
+    if (has_words(files)) CKPT_TRY(begin_words());
+    auto stream = keeper::PartStream::create(inside.get(), std::move(files), words());
+    if (!stream.ok()) return stream.error();
+    stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
+    return make_checks();
+  }
+
+  std::vector<keeper::PartFile> files_of_record() const {
     std::vector<keeper::PartFile> files;
     for (const auto& f : record().at("files")) {
       files.push_back({f.at(0), f.at(1)});
@@ -159,11 +181,45 @@ class Work {
       files.back().modified_ns = f.at(3);
       files.back().user = f.at(4);
       files.back().group = f.at(5);
+      if (f.size() < 8) continue;
+      files.back().words = f.at(6);
+      files.back().sum = f.at(7);
     }
-    auto stream = keeper::PartStream::create(inside.get(), std::move(files));
+    return files;
+  }
+  static bool has_words(const std::vector<keeper::PartFile>& files) { return !with_words(files).empty(); }
+  static std::vector<keeper::PartFile> with_words(std::vector<keeper::PartFile> files) {
+    std::erase_if(files, [](const keeper::PartFile& f) { return f.words == 0; });
+    return files;
+  }
+  keeper::PartWords words() const { return {words_.get(), kChecksHead}; }
+
+  Result<void> begin_words() {
+    const int at = part_.directory.get();
+    unlinkat(at, temporary_words().c_str(), 0);
+    words_.reset(
+        openat(at, temporary_words().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    const std::string text = Json{{"part", part_.name}}.dump() + "\n";
+    if (!words_.valid() || write(words_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+      return cannot(words_of_part(part_.name));
+    return {};
+  }
+
+  // Increments as differences, where these are shorter.
+  Result<void> open_with_words(int inside) {
+    auto plain = keeper::PartStream::open(inside);
+    if (!plain.ok()) return plain.error();
+    if (!plan_.value("words", true)) {
+      stream_ = std::make_unique<keeper::PartStream>(std::move(*plain));
+      return {};
+    }
+    CKPT_TRY(begin_words());
+    auto made = make_part_words(part_, *plain, words());
+    if (!made.ok()) return made.error();
+    auto stream = made->empty() ? std::move(plain) : keeper::PartStream::open(inside, *made, words());
     if (!stream.ok()) return stream.error();
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
-    return make_checks();
+    return {};
   }
 
   Result<void> make_checks() {
@@ -171,8 +227,11 @@ class Work {
     unlinkat(at, temporary_checks().c_str(), 0);
     checks_.reset(
         openat(at, temporary_checks().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    const Json head{
-        {"scheme", plan_.at("scheme")}, {"hosts", wanted_.hosts}, {"self", self_}, {"part", part_.name}};
+    const Json head{{"scheme", plan_.at("scheme")},
+                    {"checks_on", wanted_.holders},
+                    {"hosts", wanted_.hosts},
+                    {"self", self_},
+                    {"part", part_.name}};
     std::string text = head.dump() + "\n";
     text.resize(kChecksHead, '\0');
     if (!checks_.valid() ||
@@ -192,9 +251,10 @@ class Work {
               {"port", *port},
               {"connected", connected ? connections_.name : ""},
               {"bytes", stream_->bytes()},
+              {"held", stream_->bytes_of_files()},
               {"files", Json::array()}};
     for (const keeper::PartFile& f : stream_->files())
-      here["files"].push_back({f.name, f.bytes, f.mode, f.modified_ns, f.user, f.group});
+      here["files"].push_back({f.name, f.bytes, f.mode, f.modified_ns, f.user, f.group, f.words, f.sum});
     Json all;
     points::at("exchange.listens");
     if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kOthersMs))
@@ -225,12 +285,20 @@ class Work {
       if (!of_checks.ok()) return of_checks.error();
       if (hex_sum(*sum) != record().at("sum") || hex_sum(*of_checks) != record().at("checks"))
         return damaged("what was computed for " + part_.name);
+      CKPT_TRY(write_from_part_words(part_, *stream_));
       CKPT_TRY(stream_->dress());
       // This host has had a part of that name before: an older one of this job, or another job's.
       if (job_of(part_.name) != "" && job_of(part_.name) != job_of(temporary_part()))
         return failure(ExitCode::kUnavailable, part_.name, "is here already, and is another job's",
                        "take another host, or end that job's keeper");
       remove_tree(at, part_.name);
+    }
+    const bool kept = has_words(stream_->files());
+    if (!kept) {
+      unlinkat(at, temporary_words().c_str(), 0);
+      unlinkat(at, words_of_part(part_.name).c_str(), 0);
+    } else if (renameat(at, temporary_words().c_str(), at, words_of_part(part_.name).c_str()) != 0) {
+      return cannot(words_of_part(part_.name));
     }
     if (renameat(at, temporary_checks().c_str(), at, checks_of(part_.name).c_str()) != 0 ||
         (lost_ && renameat(at, temporary_part().c_str(), at, part_.name.c_str()) != 0))
@@ -247,7 +315,7 @@ class Work {
   unsigned self_ = 0;
   bool lost_ = false;
   PartInKeeper part_;
-  ScopedFd checks_;
+  ScopedFd checks_, words_;
   std::unique_ptr<keeper::PartStream> stream_;
   keeper::ExchangePlan wanted_;
   Connections& connections_;

@@ -11,6 +11,7 @@
 
 #include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/job/hosts_manifest.h"
+#include "cli/keeper/part_words.h"
 #include "cli/keeper/start_keeper.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"
@@ -117,6 +118,7 @@ void give_up_parts(const std::string& images, const std::string& job, const std:
   for (const std::string& name : going) {
     job::remove_job_directory(directory.get(), name.c_str());
     unlinkat(directory.get(), checks_of(name).c_str(), 0);
+    unlinkat(directory.get(), words_of_part(name).c_str(), 0);
   }
 }
 

@@ -5,18 +5,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
+#include <optional>
 
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings.h"
 #include "cli/image/job_images.h"
 #include "cli/keeper/commands.h"
 #include "cli/keeper/disk/disk_watch.h"
+#include "cli/keeper/exchange_process.h"
 #include "cli/keeper/start_keeper.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
+#include "cluster/keeper/striping.h"
 #include "image/format/keeper_client.h"
+#include "image/read/manifest.h"
 #include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
@@ -122,6 +127,33 @@ Result<OrderedJson> held_by(const std::string& directory) {
   return all;
 }
 
+// What the newest checks here are of; null: there are none.
+struct ChecksHere {
+  std::string scheme;
+  unsigned hosts = 0, may_be_lost = 0, holders = 0;
+};
+std::optional<ChecksHere> protection_of(const std::string& directory, const OrderedJson& held) {
+  std::optional<ChecksHere> newest;
+  std::string of;
+  for (const OrderedJson& one : held) {
+    const std::string name = one["name"];
+    if (!name.ends_with(kJobSuffix) || name < of) continue;
+    std::ifstream in(directory + "/" + checks_of(name));
+    std::string line;
+    if (!std::getline(in, line)) continue;
+    const Json head = Json::parse(line.c_str(), nullptr, false);
+    if (!head.is_object()) continue;
+    ChecksHere p{head.value("scheme", ""), head.value("hosts", 0u)};
+    auto scheme = keeper::scheme_for_hosts(p.scheme, p.hosts);
+    if (!scheme.ok()) continue;
+    p.may_be_lost = redundancy::survives(*scheme);
+    p.holders = static_cast<unsigned>(head.value("checks_on", std::vector<unsigned>()).size());
+    newest = p;
+    of = name;
+  }
+  return newest;
+}
+
 Result<void> status(const KeeperOptions& o) {
   auto path = path_of(o);
   if (!path.ok()) return path.error();
@@ -132,6 +164,15 @@ Result<void> status(const KeeperOptions& o) {
   auto held = held_by(*reached);
   if (!held.ok()) return held.error();
   const DiskState disk = read_disk_state(*reached);
+  const auto protection = protection_of(*reached, *held);
+  OrderedJson survives = OrderedJson::array({"the end of the program"}), of_hosts;
+  if (protection) {
+    of_hosts = {{"scheme", protection->scheme},
+                {"hosts", protection->hosts},
+                {"may_be_lost", protection->may_be_lost}};
+    survives.push_back(fmt::format("the end of any {} of {} hosts or their keepers", protection->may_be_lost,
+                                   protection->hosts));
+  }
   if (o.json) {
     print_json({{"keeper", title_of(*path)},
                 {"pid", answer->pid},
@@ -146,7 +187,8 @@ Result<void> status(const KeeperOptions& o) {
                   {"directory", disk.wishes.directory},
                   {"saved", disk.saved},
                   {"error", disk.error}}},
-                {"survives", {"the end of the program"}}});
+                {"redundancy", of_hosts},
+                {"survives", survives}});
     return {};
   }
   auto line = [](const char* what, const std::string& value) {
@@ -168,7 +210,16 @@ Result<void> status(const KeeperOptions& o) {
     if (!disk.saved.empty()) line("", fmt::format("{}  {}", human_time(disk.time_ns), disk.saved));
     if (!disk.error.empty()) line("", disk.error);
   }
-  line("survives", "the end of the program; not that of the keeper or the host");
+  if (!protection) {
+    line("survives", "the end of the program; not that of the keeper or the host");
+    return {};
+  }
+  line(
+      "redundancy",
+      fmt::format("{} over {} hosts{}", protection->scheme, protection->hosts,
+                  protection->holders == 0 ? "" : fmt::format(", on {} of them alone", protection->holders)));
+  line("survives", fmt::format("the end of the program, and of any {} of the {} hosts or their keepers",
+                               protection->may_be_lost, protection->hosts));
   return {};
 }
 

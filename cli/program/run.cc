@@ -143,14 +143,18 @@ Result<std::string> loader_of_plugins(const SettingTexts& texts) {
 constexpr uint32_t kIncrementsInKeeper = 64;  // unless set
 
 struct HostsOptions {
-  std::string hosts, launch = kDefaultLaunch, redundancy, spares, silence;
+  std::string hosts, launch = kDefaultLaunch, redundancy, checks_on, differences = "words", spares, silence;
   bool recover = false;
 };
 
 // Each host's part goes to its own keeper. The program's directory is the head's: what counts is written
 // there.
-Result<void> use_keepers(const Settings& settings, const std::string& redundancy, const std::string& memory,
+Result<void> use_keepers(const Settings& settings, const HostsOptions& o, const std::string& memory,
                          HostsRun& run) {
+  const std::string& redundancy = o.redundancy;
+  if (!o.checks_on.empty() && redundancy.empty())
+    return failure(ExitCode::kUsage, "--checks-on", "is of redundancy, and there is none",
+                   "add --redundancy");
   const std::string_view path = settings.directory;
   if (path.empty() || keeper_part(path) != path.size()) {
     if (redundancy.empty()) return {};
@@ -180,6 +184,11 @@ Result<void> use_keepers(const Settings& settings, const std::string& redundancy
   if (redundancy.empty()) return {};
   auto scheme = keeper::scheme_for_hosts(redundancy, static_cast<unsigned>(run.hosts.size()));
   if (!scheme.ok()) return scheme.error();
+  if (!o.checks_on.empty()) {
+    auto holders = hosts_for_checks(o.checks_on, run.hosts, scheme->checks);
+    if (!holders.ok()) return holders.error();
+    run.checks_on = *holders;
+  }
   run.settings["CKPT_KEEP"] = "0";  // the head gives parts up: all hosts need what one of them needs
   return {};
 }
@@ -236,6 +245,7 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
   run.mpi = mpi_variables();
   run.settings.erase("CKPT_EVERY");
   run.settings.erase("CKPT_MTBF");
+  run.words = o.differences == "words";
   if (!o.spares.empty()) {
     auto spares = split_hosts(o.spares, false);
     if (!spares.ok()) return report(spares.error());
@@ -251,7 +261,7 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
       return report(failure(ExitCode::kUsage, "--host-silence", "is between 2s and 10m", "for example 15s"));
     run.silence_ms = static_cast<int>(*ns / 1'000'000);
   }
-  if (auto r = use_keepers(*settings, o.redundancy, memory, run); !r.ok()) return report(r.error());
+  if (auto r = use_keepers(*settings, o, memory, run); !r.ok()) return report(r.error());
   if (disk_every != 0 && run.keeper.empty())
     return report(
         failure(ExitCode::kUsage, "--disk-every", "is of keepers, and none is named", "add --to keeper:"));
@@ -415,6 +425,17 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
       "how agents are started on them; {host} is the host (default: ssh -o BatchMode=yes {host})");
   command->add_option("--redundancy", hosts->redundancy,
                       "over the keepers of these hosts: mirror, parity, parity:M, evenodd, rs:K+M");
+  command
+      ->add_option("--checks-on", hosts->checks_on,
+                   "the redundancy is on these of the hosts alone, h5,h6, or on so many of the last ones "
+                   "(default: on all, in turns)")
+      ->option_text("HOSTS");
+  command
+      ->add_option("--differences", hosts->differences,
+                   "redundancy of increments is over the words that differ, where that is less: words, or "
+                   "none (default: words)")
+      ->check(CLI::IsMember({"words", "none"}))
+      ->option_text("KIND");
   command->add_flag("--recover", hosts->recover,
                     "when one of these hosts dies the job goes on from its newest checkpoint");
   command->add_option("--spare", hosts->spares,

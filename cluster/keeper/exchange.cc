@@ -190,7 +190,7 @@ Result<void> Exchange::store_block(uint64_t stripe, const Block& block) {
 // What is not written of them is zero.
 Result<void> Exchange::begin_checks() {
   std::vector<std::byte> before(checks_at_);
-  const uint64_t blocks = stripes_ / plan_.hosts * (plan_.hosts - striping_->data());
+  const uint64_t blocks = striping_->checks_on(plan_.self);
   if (pread(checks_, before.data(), before.size(), 0) != static_cast<ssize_t>(before.size()) ||
       ftruncate(checks_, static_cast<off_t>(checks_at_ + blocks * kStripeBlock)) != 0)
     return make_error(ExitCode::kIo, errno, "{}: its file of checks cannot be begun ({})",
@@ -255,10 +255,11 @@ Result<Block> Exchange::encode_stripe(uint64_t stripe) {
     to.push_back(all[role].bytes());
   }
   code_->encode(from, to, longest);
-  for (unsigned role = data + 1; role < plan_.hosts; ++role)
-    CKPT_TRY(
-        send(striping_->host_of(role, stripe), head(kBlock, role, stripe), all[role].span().first(longest)));
-  return std::move(all[data]);
+  for (unsigned role = data; role < plan_.hosts; ++role) {
+    if (const unsigned host = striping_->host_of(role, stripe); host != plan_.self)
+      CKPT_TRY(send(host, head(kBlock, role, stripe), all[role].span().first(longest)));
+  }
+  return std::move(all[striping_->role_of(plan_.self, stripe)]);
 }
 
 Result<void> Exchange::encode(uint64_t first, uint64_t end) {
@@ -275,7 +276,7 @@ Result<void> Exchange::encode(uint64_t first, uint64_t end) {
     if (role < data) continue;
     if (longest_of(s) == 0) {
       checks_sum_.add_zeros(kStripeBlock);
-    } else if (role == data) {
+    } else if (mine.contains(s)) {
       CKPT_TRY(store_block(s, mine[s]));
     } else {
       auto block = await(s, role);
@@ -320,8 +321,8 @@ Result<void> Exchange::run(const ExchangePlan& plan, PartStream& stream, int che
   auto code = redundancy::Code::make(plan_.scheme);
   if (!code.ok()) return code.error();
   code_ = std::move(*code);
-  striping_ = std::make_unique<Striping>(plan_.scheme, plan_.hosts);
-  stripes_ = striping_->stripes_for(plan_.lengths);
+  striping_ = std::make_unique<Striping>(plan_.scheme, plan_.lengths, plan_.holders);
+  stripes_ = striping_->stripes();
   batch_stripes_ = plan_.lost.empty() ? kCyclesInBatch * plan_.hosts : kStripesInBatch;
   begun_.assign(plan_.hosts, false);
   finished_.assign(plan_.hosts, 0);

@@ -35,6 +35,7 @@ namespace ckpt::keeper {
 
 struct ExchangePlan {
   redundancy::Scheme scheme;
+  std::vector<unsigned> holders;  // hosts that the checks are on; empty: on all
   unsigned hosts = 0, self = 0;
   uint64_t number = 0;  // of the exchange, the same for all: a message of another one is not wanted
   cluster::Secret secret{};

@@ -60,21 +60,52 @@ bool is_part_file_name(const std::string& name) {
   return fine(std::string_view(name).substr(0, slash)) && fine(std::string_view(name).substr(slash + 1));
 }
 
-Result<PartStream> PartStream::open(int directory) {
+// words: of those that follow.
+Result<void> PartStream::add(const PartFile& file, ScopedFd fd, PartWords& words) {
+  Open open{bytes_, file.words != 0 ? file.words : file.bytes, std::move(fd), {}, words.at};
+  if (file.words != 0) {
+    if (open.bytes > UINT64_MAX / 4 - words.at)
+      return make_error(ExitCode::kImageDamaged, 0, "the list of a part's files is damaged");
+    open.words.reset(fcntl(words.fd, F_DUPFD_CLOEXEC, 3));
+    if (!open.words.valid()) return cannot("opened", file.name);
+    words.at += file.words;
+  }
+  bytes_ += open.bytes;
+  open_.push_back(std::move(open));
+  return {};
+}
+
+uint64_t PartStream::bytes_of_files() const {
+  uint64_t bytes = 0;
+  for (const PartFile& file : files_) bytes += file.bytes;
+  return bytes;
+}
+
+Result<std::vector<std::byte>> PartStream::words(size_t file) const {
+  std::vector<std::byte> bytes(files_[file].words);
+  CKPT_TRY(read(open_[file].offset, bytes));
+  return bytes;
+}
+
+Result<PartStream> PartStream::open(int directory, const std::vector<PartFile>& with_words, PartWords words) {
   PartStream stream;
   CKPT_TRY(list(directory, "", stream.files_));
   std::sort(stream.files_.begin(), stream.files_.end(),
             [](const PartFile& a, const PartFile& b) { return a.name < b.name; });
-  for (const PartFile& file : stream.files_) {
+  for (PartFile& file : stream.files_) {
     ScopedFd fd(openat(directory, file.name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!fd.valid()) return cannot("opened", file.name);
-    stream.open_.push_back({stream.bytes_, std::move(fd)});
-    stream.bytes_ += file.bytes;
+    for (const PartFile& other : with_words) {
+      if (other.name != file.name || other.bytes != file.bytes) continue;
+      file.words = other.words;
+      file.sum = other.sum;
+    }
+    CKPT_TRY(stream.add(file, std::move(fd), words));
   }
   return stream;
 }
 
-Result<PartStream> PartStream::create(int directory, std::vector<PartFile> files) {
+Result<PartStream> PartStream::create(int directory, std::vector<PartFile> files, PartWords words) {
   PartStream stream;
   for (const PartFile& file : files) {
     if (!is_part_file_name(file.name) || file.bytes > UINT64_MAX / 4 - stream.bytes_)
@@ -85,8 +116,7 @@ Result<PartStream> PartStream::create(int directory, std::vector<PartFile> files
         openat(directory, file.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(file.bytes)) != 0)
       return cannot("made", file.name);
-    stream.open_.push_back({stream.bytes_, std::move(fd)});
-    stream.bytes_ += file.bytes;
+    CKPT_TRY(stream.add(file, std::move(fd), words));
   }
   stream.files_ = std::move(files);
   return stream;
@@ -97,8 +127,9 @@ template <typename Visit>
 Result<void> PartStream::each(uint64_t offset, uint64_t bytes, Visit visit) const {
   for (size_t i = 0; i < files_.size(); ++i) {
     const uint64_t begin = std::max(offset, open_[i].offset);
-    const uint64_t end = std::min(offset + bytes, open_[i].offset + files_[i].bytes);
-    if (begin < end) CKPT_TRY(visit(i, begin - open_[i].offset, end - begin, begin - offset));
+    const uint64_t end = std::min(offset + bytes, open_[i].offset + open_[i].bytes);
+    const uint64_t at = open_[i].words.valid() ? open_[i].words_at : 0;
+    if (begin < end) CKPT_TRY(visit(i, at + begin - open_[i].offset, end - begin, begin - offset));
   }
   return {};
 }
@@ -111,7 +142,7 @@ Result<void> PartStream::read(uint64_t offset, std::span<std::byte> block) const
   return each(offset, block.size(),
               [&](size_t file, uint64_t at, uint64_t bytes, uint64_t to) -> Result<void> {
                 for (uint64_t done = 0; done < bytes;) {
-                  const ssize_t n = pread(open_[file].fd.get(), block.data() + to + done, bytes - done,
+                  const ssize_t n = pread(open_[file].source(), block.data() + to + done, bytes - done,
                                           static_cast<off_t>(at + done));
                   if (n == 0) errno = EIO;
                   if (n <= 0) return cannot("read", files_[file].name);
@@ -125,7 +156,7 @@ Result<void> PartStream::write(uint64_t offset, std::span<const std::byte> block
   return each(offset, block.size(),
               [&](size_t file, uint64_t at, uint64_t bytes, uint64_t from) -> Result<void> {
                 for (uint64_t done = 0; done < bytes;) {
-                  const ssize_t n = pwrite(open_[file].fd.get(), block.data() + from + done, bytes - done,
+                  const ssize_t n = pwrite(open_[file].source(), block.data() + from + done, bytes - done,
                                            static_cast<off_t>(at + done));
                   if (n <= 0) return cannot("written", files_[file].name);
                   done += static_cast<uint64_t>(n);

@@ -1,7 +1,8 @@
 // A host's part of a checkpoint as one stream of bytes, and back: what redundancy is computed over.
 //
 // The regular files of the part's directory, in the order of a list, one behind the other. The list has their
-// names and lengths, modes, times and owners; links are not in it.
+// names and lengths, modes, times and owners; links are not in it. In place of an increment there may be its
+// differences (word_differences.h), which are in one file for all of the part.
 //
 // Owner: cluster/keeper. Ordinary code, one thread. Callers: the exchange, for a part that is read or made
 // again. Never: follows a link; leaves the directory, whatever a name says.
@@ -23,6 +24,14 @@ struct PartFile {
   uint32_t mode = 0600;
   int64_t modified_ns = 0;                         // 0: not known
   uint32_t user = UINT32_MAX, group = UINT32_MAX;  // UINT32_MAX: who writes it
+  uint64_t words = 0;  // bytes of its differences, which the stream has in its place; 0: the stream has it
+  uint64_t sum = 0;    // XXH3 of the file; with `words`
+};
+
+// The file of differences: of those files of the list that have some, in its order, from `at` on.
+struct PartWords {
+  int fd = -1;
+  uint64_t at = 0;
 };
 
 // "PID.ckpt", "job.files/x": a name in the directory, or in a directory in it.
@@ -30,13 +39,18 @@ bool is_part_file_name(const std::string& name);
 
 class PartStream {
  public:
-  // Of a part that is there, in `directory`.
-  static Result<PartStream> open(int directory);
+  // Of a part that is there, in `directory`. with_words: files, by name, of which the stream has differences.
+  static Result<PartStream> open(int directory, const std::vector<PartFile>& with_words = {},
+                                 PartWords words = {});
   // Of a part that is to be written into an empty directory.
-  static Result<PartStream> create(int directory, std::vector<PartFile> files);
+  static Result<PartStream> create(int directory, std::vector<PartFile> files, PartWords words = {});
 
   const std::vector<PartFile>& files() const { return files_; }
   uint64_t bytes() const { return bytes_; }
+  uint64_t bytes_of_files() const;
+  // Descriptor of a file of the list, and what of the stream is in its place.
+  int fd(size_t file) const { return open_[file].fd.get(); }
+  Result<std::vector<std::byte>> words(size_t file) const;
   // Fills `block` from `offset` on; behind the end with zeros.
   Result<void> read(uint64_t offset, std::span<std::byte> block) const;
   // Of what was written: modes, times, and for root the owners, as the list has them.
@@ -48,9 +62,12 @@ class PartStream {
 
  private:
   struct Open {
-    uint64_t offset;
-    ScopedFd fd;
+    uint64_t offset, bytes;  // in the stream
+    ScopedFd fd, words;
+    uint64_t words_at = 0;
+    int source() const { return words.valid() ? words.get() : fd.get(); }
   };
+  Result<void> add(const PartFile& file, ScopedFd fd, PartWords& words);
   template <typename Visit>
   Result<void> each(uint64_t offset, uint64_t bytes, Visit visit) const;
 

@@ -1,9 +1,14 @@
-// Which host holds which block: parity that rotates over the hosts of a job, as RAID 5 does over disks.
+// Which host holds which block: parity that rotates over the hosts of a job, as RAID 5 does over disks, or
+// that is on certain hosts alone.
 //
 // N hosts have a stream of bytes each, cut into blocks. In each stripe every host has one role: roles below
 // `data` are blocks of its stream, the others are checks. A host has in stripe s the role (host + s) mod N.
 // So in N stripes each host has each role once, and no two roles of a stripe share a host. Work and memory
 // are the same for all.
+//
+// With holders, as many hosts as there are checks, roles rotate no longer than the holders' own streams need:
+// few stripes, where they run nothing of the program. Behind these roles are fixed: the others give data, the
+// holders have the checks, and make them in turns.
 //
 // Owner: cluster/keeper. Pure; any thread.
 // Callers: who plans checks (cli/hosts/checkpoints), `ckpt run`, the exchange.
@@ -12,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "cluster/redundancy/scheme.h"
 
@@ -23,29 +29,44 @@ inline constexpr uint64_t kStripeBlock = 256 << 10;  // bytes
 // others all hosts that hold no check hold data. kUsage: the words do not fit the hosts.
 Result<redundancy::Scheme> scheme_for_hosts(std::string_view text, unsigned hosts);
 
+// None, or as many hosts as the scheme has checks, each once.
+bool are_holders(std::span<const unsigned> holders, const redundancy::Scheme& scheme, unsigned hosts);
+
 class Striping {
  public:
-  Striping(const redundancy::Scheme& scheme, unsigned hosts) : data_(scheme.data), hosts_(hosts) {}
+  // lengths: of the streams, bytes. holders: hosts, by number, that the checks are on; none: on all. As
+  // are_holders() wants them.
+  Striping(const redundancy::Scheme& scheme, std::span<const uint64_t> lengths,
+           std::span<const unsigned> holders = {});
 
   unsigned hosts() const { return hosts_; }
   unsigned data() const { return data_; }
+  uint64_t stripes() const { return stripes_; }
+  // In the stripes below, roles rotate; a multiple of hosts().
+  uint64_t rotating() const { return rotating_; }
   unsigned role_of(unsigned host, uint64_t stripe) const {
-    return static_cast<unsigned>((host + stripe) % hosts_);
+    return stripe < rotating_ ? static_cast<unsigned>((host + stripe) % hosts_) : fixed_role_[host];
   }
   unsigned host_of(unsigned role, uint64_t stripe) const {
-    return static_cast<unsigned>((role + hosts_ - stripe % hosts_) % hosts_);
+    return stripe < rotating_ ? static_cast<unsigned>((role + hosts_ - stripe % hosts_) % hosts_)
+                              : fixed_host_[role];
   }
-  // It gets all data of the stripe and makes all checks.
-  unsigned encoder_of(uint64_t stripe) const { return host_of(data_, stripe); }
+  // It gets all data of the stripe and makes all checks; it holds one of them.
+  unsigned encoder_of(uint64_t stripe) const {
+    return host_of(stripe < rotating_ ? data_ : data_ + static_cast<unsigned>(stripe % (hosts_ - data_)),
+                   stripe);
+  }
   // Of the host's stream, the number of the block in that stripe. Its role there must be below data().
   uint64_t block_of(unsigned host, uint64_t stripe) const;
   // Of the host's checks, the same. Its role must be at least data().
   uint64_t check_of(unsigned host, uint64_t stripe) const;
-  // How many stripes hold streams of these lengths, bytes: a multiple of hosts().
-  uint64_t stripes_for(std::span<const uint64_t> lengths) const;
+  // How many checks the host has.
+  uint64_t checks_on(unsigned host) const;
 
  private:
   unsigned data_, hosts_;
+  uint64_t rotating_ = 0, stripes_ = 0;
+  std::vector<unsigned> fixed_role_, fixed_host_;
 };
 
 }  // namespace ckpt::keeper

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <map>
 #include <random>
 #include <thread>
 
@@ -20,7 +21,10 @@ namespace {
 TEST(Striping, EachHostHasEachRoleOnceInACycle) {
   for (unsigned hosts : {2u, 3u, 5u, 6u}) {
     for (unsigned checks = 1; checks < hosts; ++checks) {
-      const Striping s({redundancy::Kind::kReedSolomon, hosts - checks, checks}, hosts);
+      const std::vector<uint64_t> lengths(hosts, 3 * (hosts - checks) * kStripeBlock);
+      const Striping s({redundancy::Kind::kReedSolomon, hosts - checks, checks}, lengths);
+      EXPECT_EQ(s.stripes(), 3 * hosts);
+      EXPECT_EQ(s.rotating(), s.stripes());
       for (unsigned host = 0; host < hosts; ++host) {
         uint64_t block = 0, check = 0;
         for (uint64_t stripe = 0; stripe < 3 * hosts; ++stripe) {
@@ -36,6 +40,37 @@ TEST(Striping, EachHostHasEachRoleOnceInACycle) {
       }
     }
   }
+}
+
+// The others give data in all stripes but those that the holders' own streams need; these turn.
+TEST(Striping, ChecksAreOnTheHoldersAlone) {
+  const std::vector<unsigned> holders{4, 1};
+  const std::vector<uint64_t> lengths{9 * kStripeBlock, 1, 40 * kStripeBlock + 1, 0, 2 * kStripeBlock, 0};
+  const Striping s({redundancy::Kind::kReedSolomon, 4, 2}, lengths, holders);
+  EXPECT_EQ(s.rotating(), 6u);
+  EXPECT_EQ(s.stripes(), 6u + 41 - 4);
+  std::map<unsigned, int> encoded;
+  for (unsigned host = 0; host < 6; ++host) {
+    const bool holder = host == 4 || host == 1;
+    uint64_t block = 0, check = 0;
+    for (uint64_t stripe = 0; stripe < s.stripes(); ++stripe) {
+      EXPECT_EQ(s.host_of(s.role_of(host, stripe), stripe), host);
+      if (stripe >= s.rotating()) {
+        EXPECT_EQ(s.role_of(host, stripe) >= s.data(), holder);
+        if (s.encoder_of(stripe) == host) ++encoded[host];
+      }
+      if (s.role_of(host, stripe) < s.data())
+        EXPECT_EQ(s.block_of(host, stripe), block++);
+      else
+        EXPECT_EQ(s.check_of(host, stripe), check++);
+    }
+    EXPECT_EQ(check, s.checks_on(host));
+    EXPECT_GE(block * kStripeBlock, lengths[host]);
+  }
+  EXPECT_EQ(encoded, (std::map<unsigned, int>{{1, 18}, {4, 19}}));
+  EXPECT_TRUE(are_holders(holders, {redundancy::Kind::kReedSolomon, 4, 2}, 6));
+  for (const std::vector<unsigned>& wrong : {std::vector<unsigned>{1}, {1, 1}, {1, 6}, {1, 2, 3}})
+    EXPECT_FALSE(are_holders(wrong, {redundancy::Kind::kReedSolomon, 4, 2}, 6));
 }
 
 TEST(Striping, SchemesFitTheHosts) {
@@ -82,11 +117,13 @@ std::string new_directory() {
 
 class Job {
  public:
-  Job(const std::string& scheme, std::vector<std::vector<uint64_t>> files) : hosts_(files.size()) {
+  Job(const std::string& scheme, std::vector<std::vector<uint64_t>> files, std::vector<unsigned> holders = {})
+      : hosts_(files.size()) {
     for (Host& h : hosts_) h.directory = new_directory();
     write_parts(files);
     plan_.hosts = static_cast<unsigned>(hosts_.size());
     plan_.scheme = *scheme_for_hosts(scheme, plan_.hosts);
+    plan_.holders = std::move(holders);
     plan_.secret = cluster::make_secret();
     plan_.addresses.assign(hosts_.size(), "127.0.0.1");
   }
@@ -227,15 +264,42 @@ TEST(Exchange, GivesBackWhatWasLost) {
   }
 }
 
+TEST(Exchange, GivesBackWhatWasLostWithChecksOnSomeHosts) {
+  for (auto [scheme, holders] : {std::pair("parity", std::vector<unsigned>{2}),
+                                 {"rs:4+2", {4, 5}},
+                                 {"evenodd", {0, 3}},
+                                 {"mirror", {1, 3, 4}},
+                                 {"parity:2", {1, 4}}}) {
+    SCOPED_TRACE(scheme);
+    Job job(scheme, parts(6), holders);
+    job.protect();
+    const bool two = job.plan_.scheme.kind != redundancy::Kind::kParity && holders.size() == 2;
+    for (unsigned first = 0; first < 6; ++first) {
+      std::vector<bool> lost(6);
+      lost[first] = true;
+      job.lose(lost);
+      if (!two) continue;
+      lost[(first + 1) % 6] = true;
+      job.lose(lost);
+    }
+  }
+}
+
 // The checks are what the code makes of all blocks, also where what is known to be zero is left out.
 TEST(Exchange, ChecksAreThoseOfWholeBlocks) {
-  for (auto [scheme, hosts] : {std::pair("parity", 3u), {"rs:3+2", 5u}, {"evenodd", 6u}, {"parity:2", 5u}}) {
+  using Holders = std::vector<unsigned>;
+  for (auto [scheme, hosts, holders] : {std::tuple("parity", 3u, Holders{}),
+                                        {"rs:3+2", 5u, {}},
+                                        {"evenodd", 6u, {}},
+                                        {"parity:2", 5u, {}},
+                                        {"rs:4+2", 6u, {5, 1}},
+                                        {"evenodd", 6u, {0, 4}}}) {
     SCOPED_TRACE(scheme);
-    Job job(scheme, parts(hosts));
+    Job job(scheme, parts(hosts), holders);
     job.protect();
-    const Striping s(job.plan_.scheme, hosts);
+    const Striping s(job.plan_.scheme, job.plan_.lengths, job.plan_.holders);
     const auto code = std::move(*redundancy::Code::make(job.plan_.scheme));
-    const uint64_t stripes = s.stripes_for(job.plan_.lengths);
+    const uint64_t stripes = s.stripes();
     BlockPool pool;
     for (uint64_t stripe = 0; stripe < stripes; ++stripe) {
       std::vector<Block> blocks(hosts);

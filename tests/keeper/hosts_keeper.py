@@ -1,13 +1,18 @@
 """Parts in the memory of keepers, with redundancy: hosts die, and the job comes back from those that are left."""
 import glob
+import json
 import os
 import subprocess
 import unittest
 
-from hosts_support import DAMAGED, IO, NOT_FOUND, NUMBERS, UNAVAILABLE, CKPT, KeptHosts, clean, wait_for
+from hosts_support import DAMAGED, IO, NOT_FOUND, NUMBERS, UNAVAILABLE, WRITES, CKPT, KeptHosts, clean, wait_for
+
+POINTS = ("exchange.begun", "exchange.listens", "exchange.told", "exchange.batch", "exchange.checks", "exchange.named")
 
 
 class Redundancy(KeptHosts):
+    count = 5
+
     def test_a_host_dies_and_a_spare_takes_its_place(self):
         job = self.run_kept("--redundancy", "parity")
         answer = self.now(job.pid)
@@ -89,6 +94,38 @@ class Redundancy(KeptHosts):
         self.lose_keeper("h1")
         self.check_end(self.bring_back("h1,h4,h3", "third"), "third")
 
+    def sizes(self, host, suffix):
+        pid = self.keeper_pid(host)
+        return [int(size) for size in self.hosts.run(host, "sh", "-c", f"stat -c %s /proc/{pid}/fd/*/*.{suffix}").stdout.split()]
+
+    def test_words_travel_and_checks_are_on_one_host(self):
+        """Of increments only the words that differ are protected. What is lost of them comes back, and the host with the checks too."""
+        job = self.run_kept("--redundancy", "parity", "--checks-on", "h4", hosts="h1,h2,h3,h4", idle=WRITES)
+        for _ in range(3):
+            self.now(job.pid)
+        self.assertEqual([len(self.sizes(h, "words")) for h in ("h3", "h4")], [2, 0])
+        with open(sorted(glob.glob(self.images + "/*.hosts"))[-1], encoding="utf-8") as f:
+            part = json.load(f)["redundancy"]["parts"][2]
+        self.assertLess(part["bytes"], part["held"] / 4, part)
+        # Of all others there is one cycle of checks: one block and what is before it.
+        first = [max(self.sizes(h, "checks")) for h in ("h1", "h2", "h3", "h4")]
+        self.assertEqual(first[:3], [(256 + 4) << 10] * 3)
+        self.assertGreater(first[3], 4 << 20)
+        status = json.loads(self.hosts.run("h4", CKPT, "keeper", "status", "--json").stdout)
+        self.assertEqual(status["redundancy"], {"scheme": "parity", "hosts": 4, "may_be_lost": 1})
+        self.end_job(job)
+        self.lose_keeper("h3")
+        again = self.bring_back("h1,h2,h3,h4", "again")
+        self.running("h3", "/usr/bin/python3")
+        self.leads(again.pid)
+        self.assertEqual(len(self.sizes("h3", "words")), 2)
+        for _ in range(2):
+            self.now(again.pid)
+        self.assertEqual(max(self.sizes("h1", "checks")), first[0])
+        self.end_job(again)
+        self.lose_keeper("h4")
+        self.check_end(self.bring_back("h1,h2,h3,h4", "third"), "third")
+
     def test_a_needed_checkpoint_is_damaged(self):
         """The newest is an increment: its full one is refused by its sum before anything is computed from it."""
         job = self.run_kept("--redundancy", "parity")
@@ -152,41 +189,79 @@ class Redundancy(KeptHosts):
 
     @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
     def test_who_dies_while_checks_are_made(self):
-        """At each step of the exchange, each of those that take part: the older checkpoint stays and comes back."""
-        for point in ("exchange.begun", "exchange.listens", "exchange.told", "exchange.batch", "exchange.checks", "exchange.named"):
-            for who in ("exchange", "keeper", "agent", "host") if point == "exchange.batch" else ("exchange",):
-                with self.subTest(point=point, who=who), self.hosts_anew():
-                    self.die_at(point, who)
+        """At each step of the exchange, each of those that take part, alone and two at a time: the older checkpoint stays and comes back."""
+        for point in POINTS:
+            for who in ("exchange", "keeper", "agent", "host"):
+                for victims in (("h2",), ("h2", "h3")):
+                    with self.subTest(point=point, who=who, victims=victims), self.hosts_anew():
+                        self.die_at(point, who, victims)
 
-    def die_at(self, point, who):
-        action = "kill" if who == "exchange" else "stop"
-        self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2={action}")  # of the second checkpoint
-        job = self.run_kept("--redundancy", "parity")
+    def kill(self, who, host):
+        if who == "host":
+            self.hosts.crash(host)
+            return
+        pids = [pid for pid, words in self.hosts.processes(host) if words.endswith({"exchange": "keeper-exchange"}.get(who, "ckpt agent"))]
+        keeper = self.keeper_pid(host)
+        for pid in [keeper] if who == "keeper" else [pid for pid in pids if pid != keeper]:
+            self.hosts.run(host, "kill", "-9", str(pid))
+
+    def die_at(self, point, who, victims):
+        self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2=stop")  # of the second checkpoint
+        more = ("--differences", "none") if point == "exchange.batch" else ()  # words that differ are one batch
+        job = self.run_kept("--redundancy", "parity" if len(victims) == 1 else "rs:1+2", *more)
         self.head = ()
         self.now(job.pid)
-        before = [self.held(h) for h in ("h1", "h2", "h3")]
+        before = {h: self.held(h) for h in ("h1", "h2", "h3")}
         asking = subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
-        if who != "exchange":
-            [stopped] = wait_for("the point", lambda: self.stopped("h2"))
-            if who == "keeper":
-                self.hosts.run("h2", "kill", "-9", str(self.keeper_pid("h2")))
-            elif who == "agent":
-                [agent] = [pid for pid, words in self.hosts.processes("h2") if words.endswith("ckpt agent") and pid != self.keeper_pid("h2")]
-                self.hosts.run("h2", "kill", "-9", str(agent))
-            else:
-                self.hosts.crash("h2")
-            if who == "keeper":
-                self.hosts.run("h2", "kill", "-CONT", str(stopped))
+        [stopped] = wait_for("the point", lambda: self.stopped("h2"))
+        for victim in reversed(victims):
+            self.kill(who, victim)
+        if who == "keeper":
+            self.hosts.run("h2", "kill", "-CONT", str(stopped))
         _, error = asking.communicate(timeout=240)
-        self.assertNotEqual(asking.returncode, 0)
-        self.assertRegex(error, r"\Ackpt: h\d: [^\n]+\n\Z")
-        self.assertEqual([self.held(h) for h in ("h1", "h3")], [before[0], before[2]])
+        if asking.returncode == 0:
+            # Behind its last look whether the keeper is there, an exchange has done its work: the checkpoint counts.
+            self.assertEqual((point, who), ("exchange.named", "keeper"))
+        else:
+            self.assertRegex(error, r"\Ackpt: h\d: [^\n]+\n\Z")
+            # Each host is told so, and gives its part up, while the head answers.
+            for host in {"h1", "h2", "h3"} - (set(victims) if who != "exchange" else set()):
+                wait_for(lambda h=host: f"what {h} gives up: {self.held(h)}", lambda h=host: self.held(h) == before[h])
         if who == "exchange":
-            self.assertEqual(self.held("h2"), before[1])
             self.now(job.pid)  # the job goes on, and the next one is complete
         self.end_job(job)
-        spare = "h4" if who == "host" else "h2"
-        again = self.bring_back(f"h1,{spare},h3", "again")
+        where = {"h2": "h4", "h3": "h5"} if who == "host" else {}
+        names = ",".join(where.get(h, h) if h in victims else h for h in ("h1", "h2", "h3"))
+        self.check_end(self.bring_back(names, "again"), "again")
+
+    @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
+    def test_who_dies_while_a_part_is_computed(self):
+        """At each step, on the host that gets the part and on one that gives blocks: what was there stays, and the next try has it."""
+        for point in POINTS:
+            for who in ("exchange", "keeper", "agent"):
+                for at in ((1, "h2"), (0, "h1")):
+                    if at[0] == 0 and point in ("exchange.checks", "exchange.named"):
+                        continue  # who gives blocks makes no file
+                    with self.subTest(point=point, who=who, at=at), self.hosts_anew():
+                        self.die_while_computing(point, who, *at)
+
+    def die_while_computing(self, point, who, number, host):
+        job = self.run_kept("--redundancy", "rs:1+2")
+        self.now(job.pid)
+        self.end_job(job)
+        self.lose_keeper("h2")
+        self.head = ("env", f"CKPT_TEST_POINT={point}@lost{number}.1=stop")
+        back = self.bring_back(self.on, "back")
+        self.head = ()
+        [stopped] = wait_for(lambda: "the point\n" + self.said("back"), lambda: self.stopped(host))
+        self.kill(who, host)
+        self.hosts.run(host, "kill", "-CONT", str(stopped))
+        wait_for(lambda: "its end\n" + self.said("back"), lambda: back.poll() is not None)
+        self.assertNotEqual(back.returncode, 0)
+        self.assertRegex(self.said("back"), r"h\d: ")
+        for h in {"h1", "h3"} - ({host} if who == "keeper" else set()):
+            self.assertEqual(len(self.held(h)), 1)
+        again = self.bring_back(self.on, "again")
         self.check_end(again, "again")
 
     def test_too_many_are_gone(self):

@@ -1,6 +1,7 @@
 """A host of a job dies, and the job goes on by itself: on a spare, or on the hosts that are left. Its result is that of a run
 in which nobody died."""
 import glob
+import json
 import os
 import random
 import re
@@ -64,6 +65,22 @@ class Recover(KeptHosts):
         self.goes_on(job, "h1, h4, h1", nth=2)
         self.ends_well(job)
 
+    def test_a_spare_that_is_too_small(self):
+        """Its keeper takes no more than it was told: the next spare gets the part. Without another one the head says what is missing."""
+        self.hosts.run("h4", CKPT, "keeper", "start", "main-2", "--memory", "16M", check=True)
+        # The least that there is; no part is as long.
+        pid = json.loads(self.hosts.run("h4", CKPT, "keeper", "status", "main-2", "--json").stdout)["pid"]
+        self.hosts.run("h4", "sh", "-c", f"""for d in /proc/{pid}/fd/*; do
+            [ -d $d/. ] && [ $(stat -L -f -c %T $d/.) = tmpfs ] && head -c 15M /dev/zero > $d/filler; done; true""", check=True)
+        job = self.begin(spare="h4,h5")
+        self.now(job.pid)
+        self.hosts.crash("h2")
+        wait_for(lambda: "a word of it\n" + self.said(), lambda: "on h1, h5, h3" in self.said() or job.poll() is not None)
+        self.goes_on(job, "h1, h5, h3")
+        self.assertRegex(self.said(), r"h4: [^\n]*start (it|the keeper) with more --memory")
+        self.now(job.pid)
+        self.ends_well(job)
+
     def test_those_that_are_left(self):
         """No spare: two parts come to one host, each with its own keeper. From there the job can move again."""
         job = self.begin(spare=None)
@@ -119,7 +136,7 @@ class Recover(KeptHosts):
     def test_a_host_dies_while_checks_are_made(self):
         """The connection to its agent breaks while the head waits for the exchange alone."""
         self.head = ("env", "CKPT_TEST_POINT=exchange.batch@host1.2=stop")
-        job = self.begin()
+        job = self.begin("--differences", "none")  # words that differ are one batch
         self.head = ()
         self.now(job.pid)
         with subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean()) as asking:
@@ -208,6 +225,10 @@ class Recover(KeptHosts):
                 self.assertIn(word, done.stderr)
         refused(64, ["--spare", "--recover"], "--spare", "h3")
         refused(64, ["--hosts"], "--recover", "--spare", "h3,,h4")
+        refused(64, ["--checks-on", "--redundancy"], "--checks-on", "h2")
+        for wrong in ("h3", "h1,h2", "h1,h1", "0", "2", "h1,"):
+            refused(64, ["ckpt: "], "--redundancy", "parity", "--checks-on", wrong)
+        refused(64, ["--differences"], "--redundancy", "parity", "--differences", "bits")
         # Nothing to go on from.
         job = self.begin()
         self.hosts.crash("h2")

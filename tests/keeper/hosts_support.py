@@ -16,6 +16,10 @@ NOT_FOUND, IO, DAMAGED, UNAVAILABLE = 66, 74, 65, 69
 TOTAL = 30_000_000
 # Says how many hosts it runs on; holds memory that is its own.
 IDLE = "import os, sys, time\nopen(sys.argv[1], 'w').close()\nblock = os.urandom(3 << 20)\nwhile True: time.sleep(0.1)\n"
+# The same, and writes a word of each page of it all the time.
+WRITES = IDLE.replace("os.urandom(3 << 20)", "bytearray(os.urandom(3 << 20))").replace("time.sleep(0.1)", """
+    for page in range(0, len(block), 4096): block[page:page + 8] = time.monotonic_ns().to_bytes(8, "little")
+    time.sleep(0.1)""")
 
 
 class KeptHosts(over_hosts.OverHosts):
@@ -33,9 +37,9 @@ class KeptHosts(over_hosts.OverHosts):
             os.mkdir(own, 0o700)
             self.hosts.run(name, "mount", "--bind", own, "/tmp/ckpt-keeper-0", check=True)
 
-    def run_kept(self, *more, hosts=None, memory="128M"):
+    def run_kept(self, *more, hosts=None, memory="128M", idle=IDLE):
         with open(self.dir + "/idle.py", "w", encoding="ascii") as f:
-            f.write(IDLE)
+            f.write(idle)
         shell = (f"{ON} h2 {NUMBERS} server 5000 {TOTAL} {self.dir}/go & server=$!; {ON} h3 /usr/bin/python3 {self.dir}/idle.py {self.dir}/idles & "
                  f"{NUMBERS} client h2 5000 {TOTAL} {self.dir}/go && wait $server && echo all done")
         job = self.start([CKPT, "run", "--hosts", hosts or self.on, "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout",

@@ -46,6 +46,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
           --left;
         } else if (of_exchange && what == "failed") {
           // The first to fail is the cause; the others fail since they lost it.
+          hosts[i].no_room = m.value("code", 70) == static_cast<int>(ExitCode::kIo);
           error = make_error(static_cast<ExitCode>(m.value("code", 70)), 0, "{}: {}", hosts[i].where,
                              m.value("text", "").substr(0, 240));
         } else {
@@ -106,29 +107,36 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
   return done;
 }
 
-// Roles rotate: the lost hosts must be recoverable in every stripe of a cycle.
-bool can_recover(const redundancy::Code& code, const std::vector<bool>& lost) {
-  const auto hosts = static_cast<unsigned>(lost.size());
-  const keeper::Striping striping(code.scheme(), hosts);
-  for (unsigned stripe = 0; stripe < hosts; ++stripe) {
+// Roles rotate, and may be fixed behind that: the lost hosts must be recoverable in every stripe of a cycle
+// and in the last one.
+bool can_recover(const redundancy::Code& code, const keeper::Striping& striping,
+                 const std::vector<bool>& lost) {
+  const unsigned hosts = striping.hosts();
+  const auto gives_back = [&](uint64_t stripe) {
     std::vector<bool> roles(hosts);
     for (unsigned host = 0; host < hosts; ++host) roles[striping.role_of(host, stripe)] = lost[host];
-    if (!code.can_recover(roles)) return false;
+    return code.can_recover(roles);
+  };
+  for (uint64_t stripe = 0; stripe < std::min<uint64_t>(hosts, striping.rotating()); ++stripe) {
+    if (!gives_back(stripe)) return false;
   }
-  return true;
+  return striping.stripes() == 0 || gives_back(striping.stripes() - 1);
 }
 
 }  // namespace
 
 Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
-                           const std::string& scheme, const Meanwhile& meanwhile) {
+                           const Redundancy& wanted, const Meanwhile& meanwhile) {
   std::vector<Json> heard;
-  auto done = exchange(crew, {{"id", id}, {"scheme", scheme}}, parts, {}, &heard, meanwhile);
+  const Json plan{
+      {"id", id}, {"scheme", wanted.scheme}, {"checks_on", wanted.checks_on}, {"words", wanted.words}};
+  auto done = exchange(crew, plan, parts, {}, &heard, meanwhile);
   if (!done.ok()) return done.error();
-  Json redundancy{{"scheme", scheme}, {"parts", Json::array()}};
+  Json redundancy{{"scheme", wanted.scheme}, {"checks_on", wanted.checks_on}, {"parts", Json::array()}};
   for (size_t i = 0; i < parts.size(); ++i) {
     redundancy["parts"].push_back({{"files", heard[i].value("files", Json::array())},
                                    {"bytes", heard[i].value("bytes", uint64_t{0})},
+                                   {"held", heard[i].value("held", uint64_t{0})},
                                    {"sum", (*done)[i].value("sum", "")},
                                    {"checks", (*done)[i].value("checks", "")}});
   }
@@ -163,15 +171,28 @@ Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, con
   if (!scheme.ok()) return scheme.error();
   auto code = redundancy::Code::make(*scheme);
   if (!code.ok()) return code.error();
-  if (!can_recover(**code, lost))
+  std::vector<uint64_t> lengths;
+  for (const auto& p : manifest.redundancy["parts"]) lengths.push_back(p.value("bytes", uint64_t{0}));
+  const std::vector<unsigned> checks_on = manifest.redundancy.value("checks_on", std::vector<unsigned>());
+  if (lengths.size() != lost.size() ||
+      !keeper::are_holders(checks_on, *scheme, static_cast<unsigned>(lost.size())))
+    return failure(ExitCode::kImageDamaged, names, "the list of their parts is damaged",
+                   "use an older checkpoint");
+  if (!can_recover(**code, keeper::Striping(*scheme, lengths, checks_on), lost))
     return failure(ExitCode::kNotFound, names,
                    fmt::format("the parts of these hosts are gone, more than {} gives back", text),
                    "bring one of their keepers back, or use an older checkpoint");
-  std::vector<uint64_t> lengths;
-  for (const auto& p : manifest.redundancy["parts"]) lengths.push_back(p.value("bytes", uint64_t{0}));
-  auto done = exchange(
-      crew, {{"id", manifest.id}, {"scheme", text}, {"lost", lost}, {"record", manifest.redundancy["parts"]}},
-      manifest.parts, lengths, nullptr, meanwhile);
+  auto done = exchange(crew,
+                       {{"id", manifest.id},
+                        {"scheme", text},
+                        {"checks_on", checks_on},
+                        {"lost", lost},
+                        {"record", manifest.redundancy["parts"]}},
+                       manifest.parts, lengths, nullptr, meanwhile);
+  for (size_t i = 0; i < lost.size(); ++i) {
+    CrewHost& host = crew.hosts()[i];
+    host.no_room = host.no_room && lost[i] && !done.ok();
+  }
   if (!done.ok()) return done.error();
   return names;
 }

@@ -19,14 +19,22 @@ namespace ckpt::cli {
 // Is called ten times a second, or more often, while hosts are waited for. An error ends the waiting with it.
 using Meanwhile = std::function<Result<void>()>;
 
+// How parts are protected, as the user has said (HostsRun).
+struct Redundancy {
+  std::string scheme;
+  std::vector<unsigned> checks_on;
+  bool words = true;
+};
+
 // When all parts of checkpoint `id` are complete. Returns what the checkpoint has to remember:
 // HostsManifest::redundancy.
 Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
-                           const std::string& scheme, const Meanwhile& meanwhile);
+                           const Redundancy& wanted, const Meanwhile& meanwhile);
 
 // Of a checkpoint in keepers' memory: each host that does not have its part gets it. Returns the names of
 // these hosts; it does nothing if no part is gone.
-// kNotFound: more parts are gone than the code gives back; it names their hosts.
+// kNotFound: more parts are gone than the code gives back; it names their hosts. A host whose keeper is too
+// small for its part is marked (CrewHost::no_room).
 Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, const Meanwhile& meanwhile);
 
 }  // namespace ckpt::cli

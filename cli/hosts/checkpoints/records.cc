@@ -12,7 +12,7 @@ namespace {
 uint64_t bytes_of(const HostsManifest& manifest) {
   uint64_t bytes = 0;
   for (const Json& part : manifest.redundancy.value("parts", Json::array()))
-    bytes += part.value("bytes", uint64_t{0});
+    bytes += part.value("held", part.value("bytes", uint64_t{0}));
   return bytes;
 }
 

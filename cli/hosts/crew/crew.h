@@ -29,6 +29,7 @@ struct CrewHost {
   int port = 0;             // where ckpt-on finds it
   std::vector<Json> early;  // said before anybody listened to it
   bool gone = false;        // it did not come, or its connection has broken
+  bool no_room = false;     // for a part that was to be computed there
 };
 
 // Those that it has named (cli/hosts/job/adapters.h).

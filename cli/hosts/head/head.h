@@ -42,6 +42,7 @@ struct Watched {
   std::optional<Moved> moved = {};
   // Of a loss: the program had not ended, and no checkpoint was under way. Survivors may go back in place.
   bool in_between = false;
+  bool no_room = false;  // the hosts in `lost` are there, and too small for the part that they were to get
 };
 
 // Until the program ends, whose exit code it returns. All hosts have started their part of the job.

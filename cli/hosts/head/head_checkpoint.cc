@@ -159,8 +159,8 @@ Result<void> Head::record(uint64_t id) {
   m.run = remembered(run_);
   m.run["saves"] = saves_.noted(id);
   if (!run_.redundancy.empty()) {
-    auto redundancy =
-        protect_parts(crew_, id, m.parts, run_.redundancy, [this, id] { return meanwhile(id); });
+    auto redundancy = protect_parts(crew_, id, m.parts, {run_.redundancy, run_.checks_on, run_.words},
+                                    [this, id] { return meanwhile(id); });
     if (!redundancy.ok()) return redundancy.error();
     m.redundancy = std::move(*redundancy);
     m.redundancy["needs"] = records_.needed(full_);

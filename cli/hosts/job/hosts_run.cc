@@ -1,5 +1,7 @@
 #include "cli/hosts/job/hosts_run.h"
 
+#include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "cli/text/failure.h"
@@ -51,6 +53,32 @@ Result<std::vector<std::string>> split_hosts(const std::string& list, bool repea
   return hosts;
 }
 
+Result<std::vector<unsigned>> hosts_for_checks(const std::string& text, const std::vector<std::string>& hosts,
+                                               unsigned checks) {
+  const auto wrong = [&](const std::string& what) {
+    return failure(ExitCode::kUsage, "--checks-on", what,
+                   fmt::format("name {} of --hosts, or say how many of the last of them", checks));
+  };
+  const auto named = [&](const std::string& host) { return std::find(hosts.begin(), hosts.end(), host); };
+  std::vector<unsigned> holders;
+  const bool number = text.find_first_not_of("0123456789") == text.npos && named(text) == hosts.end();
+  if (number) {
+    unsigned many = 0;
+    std::from_chars(text.data(), text.data() + text.size(), many);
+    for (size_t i = hosts.size() - std::min<size_t>(many, hosts.size()); i < hosts.size(); ++i)
+      holders.push_back(static_cast<unsigned>(i));
+  } else {
+    auto names = split_hosts(text, false);
+    if (!names.ok()) return names.error();
+    for (const std::string& name : *names) {
+      if (named(name) == hosts.end()) return wrong(fmt::format("{} is none of --hosts", name));
+      holders.push_back(static_cast<unsigned>(named(name) - hosts.begin()));
+    }
+  }
+  if (holders.size() == checks) return holders;
+  return wrong(fmt::format("{} hosts do not fit a code with {} checks", holders.size(), checks));
+}
+
 Json remembered(const HostsRun& run) {
   const auto key = run.settings.find("CKPT_KEY_FILE");
   return {{"every_ns", run.every_ns},
@@ -61,6 +89,8 @@ Json remembered(const HostsRun& run) {
           {"keeper", run.keeper},
           {"keeper_bytes", run.keeper_bytes},
           {"redundancy", run.redundancy},
+          {"checks_on", run.checks_on},
+          {"words", run.words},
           {"silence_ms", run.silence_ms},
           {"disk_every", run.disk_every},
           {"key_file", key != run.settings.end() ? key->second : ""}};
@@ -75,6 +105,8 @@ void remember(const Json& remembered, HostsRun& run) {
   run.keeper = remembered.value("keeper", run.keeper);
   run.keeper_bytes = remembered.value("keeper_bytes", run.keeper_bytes);
   run.redundancy = remembered.value("redundancy", run.redundancy);
+  run.checks_on = remembered.value("checks_on", run.checks_on);
+  run.words = remembered.value("words", run.words);
   run.disk_every = remembered.value("disk_every", run.disk_every);
   run.silence_ms = remembered.value("silence_ms", run.silence_ms);
   if (const std::string key = remembered.value("key_file", ""); !key.empty())

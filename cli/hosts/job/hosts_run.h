@@ -45,7 +45,13 @@ struct HostsRun {
   std::map<std::string, std::string> mpi = {};         // what the user has told MPI in his environment
   int silence_ms = cluster::SealedLink::kSilenceMs;    // of a host's kernel: then it is gone
   std::vector<std::string> restart_words = {};         // options of ckpt-restart for each part
+  std::vector<unsigned> checks_on = {};  // parts, by number, whose hosts have the checks; empty: all
+  bool words = true;                     // redundancy is over words that differ, where that is less
 };
+
+// --checks-on: "h5,h6" of these hosts, or how many of the last ones. As many as there are checks.
+Result<std::vector<unsigned>> hosts_for_checks(const std::string& text, const std::vector<std::string>& hosts,
+                                               unsigned checks);
 
 // What a checkpoint has to remember of it, and a restart goes on with.
 Json remembered(const HostsRun& run);

@@ -36,7 +36,13 @@ class InPlace {
     CKPT_TRY(crew_.assemble());
     CKPT_TRY(crew_.check_alike());
     bad_hosts_.clear();
-    CKPT_TRY(recover_all(crew_, directory_of(path), *manifest));
+    if (auto r = recover_all(crew_, directory_of(path), *manifest); !r.ok()) {
+      for (const int part : lost_) {
+        const CrewHost& host = crew_.hosts()[static_cast<size_t>(part)];
+        if (host.no_room) bad_hosts_.push_back(host.where);
+      }
+      return r.error();
+    }
     auto starts = PartStarts::prepare(crew_, path, *manifest, run_, lost_);
     if (!starts.ok()) return starts.error();
     auto back = GoingBack::prepare(crew_, job_, path);

@@ -130,23 +130,32 @@ Watched restart_all(const HostsRun& run, Places& places, const Moved& moved) {
 
 ExitCode go_on(const std::string& directory, const std::string& job, HostsRun run, Places places,
                Watched end) {
+  std::set<std::string> small;  // too small for the part that they were to get
   while (!end.lost.empty() || end.moved) {
+    if (end.ran) small.clear();
     if (end.moved) {
       const Moved moved = std::move(*end.moved);
       end = moved.why_not_back.empty() ? go_elsewhere(run, places, moved) : restart_all(run, places, moved);
       continue;
     }
     const std::set<std::string> dead = hosts_of(end.lost, places);
-    count_deaths(dead.size());
+    if (end.no_room)
+      small.insert(dead.begin(), dead.end());
+    else
+      count_deaths(dead.size());
     const std::string names = fmt::format("{}", fmt::join(dead, ", "));
     const std::string path = newest_to_go_on_from(directory, job);
     if (path.empty())
       return report(failure(ExitCode::kUnavailable, names,
                             "is gone, and the job has no checkpoint yet to go on from", "start it again"));
-    if (!replace(dead, places))
+    if (end.no_room && !replace(small, places, &end.lost))
+      return report(failure(ExitCode::kIo, names, "has no room for the lost part, and no other host is left",
+                            "start a keeper there with more --memory; then ckpt-restart --hosts"));
+    if (!end.no_room && !replace(dead, places))
       return report(failure(ExitCode::kUnavailable, names, "is gone, and no host is left",
                             "name others: ckpt-restart --hosts"));
-    fmt::print(stderr, "ckpt: {}: gone; the job goes on from {} on {}\n", printable(names), printable(path),
+    fmt::print(stderr, "ckpt: {}: {}; the job goes on from {} on {}\n", printable(names),
+               end.no_room ? "has no room for the part" : "gone", printable(path),
                printable(fmt::format("{}", fmt::join(places.where, ", "))));
     end = bring_back(path, run, places);
     const std::string on_disk = newest_hosts_manifest(directory + kOnDisk, job);

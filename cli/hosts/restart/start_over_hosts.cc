@@ -180,9 +180,16 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   // If a host has died meanwhile, and the job goes on without it, the caller needs only to know which host.
   bool told_to_run = false;
   const auto failed = [&](const Error& error) {
-    const ExitCode code = report(error);
-    const bool goes_on = run.recover && signal_to_end() == 0;
-    return Watched{code, goes_on ? crew.find_gone() : std::vector<int>(), false, told_to_run};
+    Watched end{report(error)};
+    end.told_to_run = told_to_run;
+    if (!run.recover || signal_to_end() != 0) return end;
+    end.lost = crew.find_gone();
+    if (!end.lost.empty()) return end;
+    for (size_t i = 0; i < crew.hosts().size(); ++i) {
+      if (crew.hosts()[i].no_room) end.lost.push_back(static_cast<int>(i));
+    }
+    end.no_room = !end.lost.empty();
+    return end;
   };
   if (auto r = crew.assemble(); !r.ok()) return failed(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());

@@ -1,0 +1,304 @@
+#include "cluster/keeper/word_differences.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/raii_fd.h"
+
+namespace ckpt::keeper {
+
+namespace {
+
+constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'w', 'o', 'r', '1'};
+constexpr uint32_t kNoSource = UINT32_MAX;
+constexpr uint64_t kMostBlocks = 64;  // of a run: its changed ones are the bits of a word
+constexpr unsigned kWords = kWordsBlock / sizeof(uint64_t), kGroup = 8;
+constexpr uint64_t kLooks = 32;  // blocks that are looked at before all are
+static_assert(kWords / kGroup == 64);
+
+struct Head {
+  char magic[8];
+  uint64_t bytes;
+  uint32_t sources;
+  uint32_t names_bytes;  // each name with its final zero
+};
+
+struct RunHead {
+  uint32_t blocks;
+  uint32_t source;
+  uint64_t block;    // of the source, the first
+  uint64_t changed;  // which of them differ
+};
+
+Error cannot_read(int error) {
+  return make_error(ExitCode::kIo, error, "a part's image cannot be read ({})",
+                    error == 0 ? "it is shorter" : errno_name(error));
+}
+
+Error damaged() {
+  return make_error(ExitCode::kImageDamaged, 0, "the differences of an image are damaged, or of another one");
+}
+
+Result<void> read_at(int fd, std::span<std::byte> to, uint64_t at) {
+  for (size_t done = 0; done < to.size();) {
+    const ssize_t n = pread(fd, to.data() + done, to.size() - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return cannot_read(n < 0 ? errno : 0);
+    done += static_cast<size_t>(n);
+  }
+  return {};
+}
+
+Result<void> write_at(int fd, std::span<const std::byte> from, uint64_t at) {
+  for (size_t done = 0; done < from.size();) {
+    const ssize_t n = pwrite(fd, from.data() + done, from.size() - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      const int error = n < 0 ? errno : ENOSPC;
+      return make_error(ExitCode::kIo, error,
+                        "an image cannot be written ({}): start the keeper with more --memory",
+                        errno_name(error));
+    }
+    done += static_cast<size_t>(n);
+  }
+  return {};
+}
+
+void append(std::vector<std::byte>& to, const void* from, size_t bytes) {
+  const auto* first = static_cast<const std::byte*>(from);
+  to.insert(to.end(), first, first + bytes);
+}
+
+class Writer {
+ public:
+  Writer(int file, std::span<const int> sources, uint64_t most, std::vector<std::byte>& to, WordsStats& stats)
+      : file_(file), sources_(sources), most_(most), to_(to), stats_(stats) {}
+
+  bool too_long() const { return to_.size() > most_; }
+
+  Result<void> whole(uint64_t at, uint64_t bytes) {
+    if (to_.size() + bytes > most_) {
+      to_.resize(most_ + 1);
+      return {};
+    }
+    while (bytes > 0) {
+      const uint64_t now = std::min<uint64_t>(bytes, (uint64_t{1} << 20));
+      const RunHead run{static_cast<uint32_t>(now / kWordsBlock), kNoSource, 0, 0};
+      append(to_, &run, sizeof(run));
+      const size_t place = to_.size();
+      to_.resize(place + now);
+      CKPT_TRY(read_at(file_, std::span(to_).subspan(place), at));
+      at += now;
+      bytes -= now;
+    }
+    return {};
+  }
+
+  Result<void> differences(const OldPlace& old) {
+    for (uint64_t done = 0; done < old.bytes && !too_long();) {
+      const uint64_t bytes = std::min(old.bytes - done, kMostBlocks * kWordsBlock);
+      const auto now = std::span(now_).first(bytes), then = std::span(then_).first(bytes);
+      CKPT_TRY(read_at(file_, now, old.at + done));
+      CKPT_TRY(read_at(sources_[old.source], then, old.at_source + done));
+      RunHead run{static_cast<uint32_t>(bytes / kWordsBlock), old.source,
+                  (old.at_source + done) / kWordsBlock, 0};
+      const size_t place = to_.size();
+      append(to_, &run, sizeof(run));
+      for (uint32_t i = 0; i < run.blocks; ++i) {
+        const auto one = now.subspan(i * kWordsBlock, kWordsBlock);
+        const auto other = then.subspan(i * kWordsBlock, kWordsBlock);
+        if (memcmp(one.data(), other.data(), kWordsBlock) == 0) continue;
+        run.changed |= uint64_t{1} << i;
+        ++stats_.changed;
+        stats_.words += append_words(one, other, to_);
+      }
+      memcpy(to_.data() + place, &run, sizeof(run));
+      stats_.blocks += run.blocks;
+      done += bytes;
+    }
+    return {};
+  }
+
+  // Of blocks spread over all that have an older one: do they say that it would be too long?
+  Result<bool> looks_too_long(std::span<const OldPlace> old, uint64_t bytes) {
+    uint64_t blocks = 0;
+    for (const OldPlace& o : old) blocks += o.bytes / kWordsBlock;
+    if (blocks <= 4 * kLooks) return false;
+    std::vector<std::byte> looked;
+    uint64_t before = 0, look = 0;
+    for (const OldPlace& o : old) {
+      const uint64_t here = o.bytes / kWordsBlock;
+      for (; look < kLooks && look * blocks / kLooks < before + here; ++look) {
+        // Not always the first of as many: what is written may lie in steps.
+        const uint64_t wanted = look * blocks / kLooks + look % 16;
+        if (wanted < before || wanted >= before + here) continue;
+        const uint64_t at = (wanted - before) * kWordsBlock;
+        const auto now = std::span(now_).first(kWordsBlock), then = std::span(then_).first(kWordsBlock);
+        CKPT_TRY(read_at(file_, now, o.at + at));
+        CKPT_TRY(read_at(sources_[o.source], then, o.at_source + at));
+        append_words(now, then, looked);
+      }
+      before += here;
+    }
+    return looked.size() * blocks / kLooks + (bytes - blocks * kWordsBlock) > most_;
+  }
+
+ private:
+  const int file_;
+  const std::span<const int> sources_;
+  const uint64_t most_;
+  std::vector<std::byte>& to_;
+  WordsStats& stats_;
+  std::vector<std::byte> now_ = std::vector<std::byte>(kMostBlocks * kWordsBlock);
+  std::vector<std::byte> then_ = std::vector<std::byte>(kMostBlocks * kWordsBlock);
+};
+
+}  // namespace
+
+unsigned append_words(std::span<const std::byte> now, std::span<const std::byte> then,
+                      std::vector<std::byte>& to) {
+  uint64_t groups = 0, words[kWords];
+  uint8_t bits[kWords / kGroup];
+  unsigned many = 0, bitmaps = 0;
+  for (unsigned g = 0; g < kWords / kGroup; ++g) {
+    uint64_t one[kGroup], other[kGroup], any = 0;
+    memcpy(one, now.data() + g * sizeof(one), sizeof(one));
+    memcpy(other, then.data() + g * sizeof(other), sizeof(other));
+    for (unsigned w = 0; w < kGroup; ++w) any |= one[w] ^ other[w];
+    if (any == 0) continue;
+    uint8_t which = 0;
+    for (unsigned w = 0; w < kGroup; ++w) {
+      if (one[w] == other[w]) continue;
+      which = static_cast<uint8_t>(which | 1u << w);
+      words[many++] = one[w];
+    }
+    groups |= uint64_t{1} << g;
+    bits[bitmaps++] = which;
+  }
+  append(to, &groups, sizeof(groups));
+  append(to, bits, bitmaps);
+  append(to, words, many * sizeof(uint64_t));
+  return many;
+}
+
+Result<std::vector<std::byte>> words_of(int file, uint64_t bytes, std::span<const int> sources,
+                                        std::span<const std::string> names, std::span<const OldPlace> old,
+                                        uint64_t most, WordsStats* stats) {
+  std::vector<std::byte> to;
+  if (bytes % kWordsBlock != 0) return to;
+  WordsStats own;
+  Writer writer(file, sources, most, to, stats != nullptr ? *stats : own);
+  auto too_long = writer.looks_too_long(old, bytes);
+  if (!too_long.ok()) return too_long.error();
+  if (*too_long) return to;
+  Head head{{}, bytes, static_cast<uint32_t>(names.size()), 0};
+  memcpy(head.magic, kMagic, sizeof(kMagic));
+  for (const std::string& name : names) head.names_bytes += static_cast<uint32_t>(name.size() + 1);
+  append(to, &head, sizeof(head));
+  for (const std::string& name : names) append(to, name.c_str(), name.size() + 1);
+  uint64_t at = 0;
+  for (const OldPlace& o : old) {
+    if (o.at > at) CKPT_TRY(writer.whole(at, o.at - at));
+    if (!writer.too_long()) CKPT_TRY(writer.differences(o));
+    if (writer.too_long()) break;
+    at = o.at + o.bytes;
+  }
+  if (!writer.too_long() && at < bytes) CKPT_TRY(writer.whole(at, bytes - at));
+  if (writer.too_long()) to.clear();
+  return to;
+}
+
+namespace {
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> words) : left_(words) {}
+  bool take(void* to, size_t bytes) {
+    if (bytes > left_.size()) return false;
+    memcpy(to, left_.data(), bytes);
+    left_ = left_.subspan(bytes);
+    return true;
+  }
+  bool take(std::span<const std::byte>& to, size_t bytes) {
+    if (bytes > left_.size()) return false;
+    to = left_.first(bytes);
+    left_ = left_.subspan(bytes);
+    return true;
+  }
+  bool empty() const { return left_.empty(); }
+
+  // The block as it is now, from what it was.
+  bool take_words(std::span<std::byte> block) {
+    uint64_t groups = 0;
+    uint8_t bits[kWords / kGroup];
+    const auto many = [](uint64_t mask) { return static_cast<size_t>(__builtin_popcountll(mask)); };
+    if (!take(&groups, sizeof(groups)) || !take(bits, many(groups))) return false;
+    for (unsigned g = 0, next = 0; g < kWords / kGroup; ++g) {
+      if ((groups >> g & 1) == 0) continue;
+      const uint8_t which = bits[next++];
+      for (unsigned w = 0; w < kGroup; ++w) {
+        if ((which >> w & 1) != 0 &&
+            !take(block.data() + (g * kGroup + w) * sizeof(uint64_t), sizeof(uint64_t)))
+          return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+}  // namespace
+
+Result<void> write_from_words(std::span<const std::byte> words, int file, uint64_t bytes,
+                              const std::function<int(const std::string&)>& source) {
+  Reader reader(words);
+  Head head;
+  std::span<const std::byte> names;
+  if (!reader.take(&head, sizeof(head)) || memcmp(head.magic, kMagic, sizeof(kMagic)) != 0 ||
+      head.bytes != bytes || bytes % kWordsBlock != 0 || !reader.take(names, head.names_bytes) ||
+      (!names.empty() && names.back() != std::byte{}))
+    return damaged();
+  std::vector<ScopedFd> sources;
+  for (size_t at = 0; at < names.size();) {
+    const std::string name = reinterpret_cast<const char*>(names.data()) + at;
+    sources.emplace_back(source(name));
+    if (!sources.back().valid())
+      return make_error(ExitCode::kNotFound, errno, "{}: missing, and an image is made from it",
+                        name.substr(0, 100));
+    at += name.size() + 1;
+  }
+  if (sources.size() != head.sources) return damaged();
+  std::vector<std::byte> blocks(kMostBlocks * kWordsBlock);
+  uint64_t at = 0;
+  while (at < bytes) {
+    RunHead run;
+    if (!reader.take(&run, sizeof(run)) || run.blocks == 0 || run.blocks > (bytes - at) / kWordsBlock)
+      return damaged();
+    const uint64_t length = run.blocks * kWordsBlock;
+    if (run.source == kNoSource) {
+      std::span<const std::byte> whole;
+      if (!reader.take(whole, length)) return damaged();
+      CKPT_TRY(write_at(file, whole, at));
+    } else {
+      if (run.source >= sources.size() || run.blocks > kMostBlocks ||
+          run.block > UINT64_MAX / 2 / kWordsBlock)
+        return damaged();
+      const auto now = std::span(blocks).first(length);
+      CKPT_TRY(read_at(sources[run.source].get(), now, run.block * kWordsBlock));
+      for (uint32_t i = 0; i < run.blocks; ++i) {
+        if ((run.changed >> i & 1) != 0 && !reader.take_words(now.subspan(i * kWordsBlock, kWordsBlock)))
+          return damaged();
+      }
+      CKPT_TRY(write_at(file, now, at));
+    }
+    at += length;
+  }
+  return reader.empty() ? Result<void>() : Result<void>(damaged());
+}
+
+}  // namespace ckpt::keeper
