@@ -3,10 +3,12 @@
 that are namespaces of this machine. Root only.
 
   study.py BUILD [OUTPUT] [--quick] [--programs a,b] [--variants a,b] [--schemes 4+1,4+2] [--rates asis,1gbit,10gbit]
-           [--checkpoints 2] [--rounds 1] [--work 1.0]
+           [--checkpoints 2] [--rounds 1] [--work 1.0] [--minutes 0]
 
 Writes OUTPUT/study.json and, from it, OUTPUT/study.html with its graphs (BUILD/study unless given); --draw makes the page from a
 study.json that is there. --quick: two programs, five variants, one scheme, under five minutes on two processors that nobody else uses.
+--minutes: after so many no run is begun any more; what is left out is named on the page. What matters most is measured first: all programs
+and variants with the first scheme and the network as it is.
 Exit codes: 0; 1 a run failed (the page says which); 64 wrong arguments; 69 no hosts can be made here.
 """
 import argparse
@@ -17,6 +19,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 
 import study_jobs
 from study_jobs import PROGRAMS, RANKS, SCHEMES, VARIANTS, Failed, Job, Study
@@ -50,7 +53,7 @@ def run_one(study, program, variant, scheme, o):
         if job.checkpoint() is None:
             raise Failed("ended before its first checkpoint: give more --work")
         result["recovery"] = job.lose_a_host()
-        if not o.quick:
+        if not o.quick and not o.minutes:
             job.end()
     finally:
         job.close()
@@ -73,10 +76,10 @@ def expected(build, scheme, base, r):
     return {**seconds, "ratio": plan["overhead_ratio"]}
 
 
-def store(path, o, rows, failures):
+def store(path, o, rows, failures, left_out):
     with open("/proc/cpuinfo", encoding="ascii") as f:
         cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "?")
-    study = {"rows": rows, "failures": failures, "command": " ".join(["study.py", *sys.argv[2:]]), "date": datetime.date.today().isoformat(),
+    study = {"rows": rows, "failures": failures, "left_out": left_out, "command": " ".join(["study.py", *sys.argv[2:]]), "date": datetime.date.today().isoformat(),
              "work": o.work, "load": os.getloadavg()[0], "machine": f"{os.cpu_count()} processors, {cpu}, Linux {platform.release()}"}
     with open(path + ".new", "w", encoding="ascii") as f:
         json.dump(study, f, indent=1)
@@ -85,12 +88,16 @@ def store(path, o, rows, failures):
 
 def measure(o, path):
     """What is measured is stored at once: an interrupted study has what it came to."""
-    rows, failures = [], []
+    rows, failures, left_out = [], [], []
+    end = time.monotonic() + 60 * o.minutes if o.minutes else float("inf")
     for rate in o.rates.split(","):
         for scheme in o.schemes.split(","):
             for program in o.programs.split(","):
                 base = None
                 for variant in o.variants.split(","):
+                    if time.monotonic() > end:
+                        left_out.append({"program": program, "variant": variant, "scheme": scheme, "rate": rate})
+                        continue
                     try:
                         results = []
                         for _ in range(o.rounds):
@@ -108,7 +115,8 @@ def measure(o, path):
                     except (Failed, subprocess.SubprocessError, RuntimeError) as why:
                         failures.append({"program": program, "variant": variant, "scheme": scheme, "rate": rate, "why": str(why)})
                         print(f"{rate} {scheme} {program} {variant}: FAILED: {why}", file=sys.stderr, flush=True)
-                    store(path, o, rows, failures)
+                    store(path, o, rows, failures, left_out)
+    store(path, o, rows, failures, left_out)
 
 
 def arguments():
@@ -123,6 +131,7 @@ def arguments():
     parser.add_argument("--rates", default="asis,10gbit,1gbit")
     parser.add_argument("--checkpoints", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=0, help="0: until all is measured")
     parser.add_argument("--work", type=float, default=1.0, help="of each program, beside some ten seconds")
     try:
         o = parser.parse_args()

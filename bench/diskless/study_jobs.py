@@ -30,13 +30,14 @@ VARIANTS = {
     "SIMP": ["--mode", "sequential", *FULL],
     "FORK": ["--mode", "fork", *FULL],
     "REALTIME": ["--mode", "realtime", *FULL],
-    "INC": ["--mode", "standing", "--increments", "16"],
-    "INC-FORK": ["--mode", "realtime", "--increments", "16"],
+    "INC": ["--mode", "standing", "--increments", "16", "--differences", "none"],
+    "INC-FORK": ["--mode", "realtime", "--increments", "16", "--differences", "none"],
     "C-SIMP": ["--mode", "sequential", "--compress", "lz4", *FULL],
     "C-FORK": ["--mode", "fork", "--compress", "lz4", *FULL],
     "C-REALTIME": ["--mode", "realtime", "--compress", "lz4", *FULL],
-    "C-INC": ["--mode", "standing", "--compress", "lz4", "--increments", "16"],
-    "C-INC-FORK": ["--mode", "realtime", "--compress", "lz4", "--increments", "16"],
+    "C-INC": ["--mode", "standing", "--increments", "16"],
+    "C-INC-FORK": ["--mode", "realtime", "--increments", "16"],
+    "LZ4-INC-FORK": ["--mode", "realtime", "--compress", "lz4", "--increments", "16"],
 }
 # Hosts that data is spread over, and what `ckpt run --redundancy` calls it.
 SCHEMES = {"4+1": (5, "parity"), "4+2": (6, "rs:4+2")}

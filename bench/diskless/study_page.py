@@ -8,7 +8,8 @@ matplotlib.rcParams["svg.hashsalt"] = "study"  # the same figures, the same file
 import matplotlib.pyplot as plt  # noqa: E402
 
 NAMES = {"nbody": "NBODY", "mat": "MAT", "pstswm": "PSTSWM", "cell": "CELL", "pcg": "PCG"}
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777", "#000000", "#f0e442"]
+# As many as there are variants, and no fewer: zip() would leave the last ones out.
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777", "#000000", "#f0e442", "#7b3294", "#a6611a", "#018571"]
 
 
 def of(rows, **wanted):
@@ -132,6 +133,9 @@ def write(study, output):
     if study["failures"]:
         page.append("<h2>Failed</h2><ul>" + "".join(
             f"<li>{f['rate']} {f['scheme']} {f['program']} {f['variant']}: {html.escape(f['why'])}" for f in study["failures"]) + "</ul>")
+    if study.get("left_out"):
+        page.append("<h2>Left out: the time was up</h2><p>" + html.escape("; ".join(
+            f"{f['rate']} {f['scheme']} {f['program']} {f['variant']}" for f in study["left_out"])))
     with open(f"{output}/study.html", "w", encoding="utf-8") as f:
         f.write("\n".join(page))
     with open(f"{output}/study.md", "w", encoding="utf-8") as f:

@@ -49,13 +49,19 @@ class StudyTest(unittest.TestCase):
             rows = [row(p, v) for p in PROGRAMS for v in VARIANTS if (p, v) != ("pcg", "DISK-FORK")]
             failure = {"program": "pcg", "variant": "DISK-FORK", "scheme": "4+1", "rate": "asis", "why": "a <reason>"}
             with open(f"{directory}/study.json", "w", encoding="ascii") as f:
-                json.dump({"rows": rows, "failures": [failure], "command": "x", "date": "2026-11-24", "load": 0.5, "machine": "m"}, f)
+                json.dump({"rows": rows, "failures": [failure], "command": "x", "date": "2026-11-24", "load": 0.5, "machine": "m",
+                           "left_out": [{"program": "mat", "variant": "INC", "scheme": "4+2", "rate": "1gbit"}]}, f)
             done = self.call(BUILD, directory, "--draw")
             self.assertEqual(done.returncode, 1, done.stderr)  # one failed
             with open(f"{directory}/study.html", encoding="utf-8") as f:
                 page = f.read()
-            for word in ("PSTSWM", "C-INC-FORK", "a &lt;reason&gt;", "T_nockp"):
+            for word in ("PSTSWM", "LZ4-INC-FORK", "a &lt;reason&gt;", "T_nockp", "1gbit 4+2 mat INC"):
                 self.assertIn(word, page)
+            with open(f"{directory}/study0_4.svg", encoding="utf-8") as f:
+                drawn = f.read()
+            for variant in VARIANTS:  # none without a colour
+                if variant != "BASE":
+                    self.assertIn(f"<!-- {variant} -->", drawn)
             for figure in (2, 3, 4, 5):
                 self.assertTrue(os.path.exists(f"{directory}/study0_{figure}.svg"))
 
