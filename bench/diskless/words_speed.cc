@@ -108,9 +108,11 @@ void measure(bool numbers, const Bytes& memory, const Pattern& p, unsigned round
   const OldPlace place[] = {{0, now.size(), 0, 0}};
   size_t words = 0, packed = 0;
   WordsStats stats;
+  const ScopedFd to(memfd_create("differences", MFD_CLOEXEC));
   const double words_ms = median_ms(rounds, [&] {
     stats = {};
-    words = words_of(file.get(), now.size(), sources, names, place, now.size() / 4 * 3, &stats)->size();
+    words =
+        *write_words(file.get(), now.size(), sources, names, place, now.size() / 4 * 3, to.get(), 0, &stats);
   });
   std::vector<char> room(static_cast<size_t>(LZ4_compressBound(kSegment)));
   const double lz4_ms = median_ms(rounds, [&] {

@@ -96,7 +96,8 @@ std::vector<keeper::OldPlace> old_places(const Below& b) {
   return joined;
 }
 
-Result<std::vector<std::byte>> words_of_image(const Below& b, uint64_t bytes) {
+// Their length; 0: there are none.
+Result<uint64_t> write_words_of(const Below& b, uint64_t bytes, keeper::PartWords to) {
   std::vector<int> sources;
   std::vector<std::string> names;
   for (size_t i = 0; i < b.chain.size(); ++i) {
@@ -104,8 +105,8 @@ Result<std::vector<std::byte>> words_of_image(const Below& b, uint64_t bytes) {
     names.push_back(place_in_keeper(b.chain.image(i).path()));
   }
   const auto old = old_places(b);
-  if (old.empty()) return std::vector<std::byte>();
-  return keeper::words_of(b.image.fd(), bytes, sources, names, old, bytes / 4 * 3);
+  if (old.empty()) return uint64_t{0};
+  return keeper::write_words(b.image.fd(), bytes, sources, names, old, bytes / 4 * 3, to.fd, to.at);
 }
 
 }  // namespace
@@ -123,21 +124,20 @@ Result<std::vector<keeper::PartFile>> make_part_words(const PartInKeeper& part,
     if (file.bytes < kLeast) continue;
     const auto below = open_below(part, file.name);
     if (!below) continue;
-    auto bytes = words_of_image(*below, file.bytes);
+    auto bytes = write_words_of(*below, file.bytes, words);
     if (!bytes.ok()) return bytes.error();
-    if (bytes->empty()) continue;
-    if (pwrite(words.fd, bytes->data(), bytes->size(), static_cast<off_t>(words.at)) !=
-        static_cast<ssize_t>(bytes->size()))
-      return failure(ExitCode::kIo, words_of_part(part.name),
-                     fmt::format("cannot be written ({})", errno_name(errno)),
-                     "start the keeper with more --memory");
+    if (*bytes == 0) continue;
     auto sum = keeper::checksum_of(stream.fd(i));
     if (!sum.ok()) return sum.error();
-    file.words = bytes->size();
+    file.words = *bytes;
     file.sum = *sum;
     words.at += file.words;
     made.push_back(std::move(file));
   }
+  // Of those that came out too long.
+  if (ftruncate(words.fd, static_cast<off_t>(words.at)) != 0)
+    return failure(ExitCode::kIo, words_of_part(part.name),
+                   fmt::format("cannot be shortened ({})", errno_name(errno)), "see ckpt keeper status");
   return made;
 }
 
@@ -145,15 +145,17 @@ Result<void> write_from_part_words(const PartInKeeper& part, const keeper::PartS
   for (size_t i = 0; i < stream.files().size(); ++i) {
     const keeper::PartFile& file = stream.files()[i];
     if (file.words == 0) continue;
-    auto bytes = stream.words(i);
-    if (!bytes.ok()) return bytes.error();
-    CKPT_TRY(keeper::write_from_words(*bytes, stream.fd(i), file.bytes, [&part](const std::string& name) {
-      if (!is_place_in_keeper(name)) return -1;
-      const ScopedFd directory(openat(part.directory.get(), name.substr(0, name.find('/')).c_str(),
-                                      O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-      return openat(directory.get(), name.substr(name.find('/') + 1).c_str(),
-                    O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    }));
+    const auto read = [&stream, i](uint64_t at, std::span<std::byte> to) {
+      return stream.read_words(i, at, to);
+    };
+    CKPT_TRY(keeper::write_from_words(
+        file.words, read, stream.fd(i), file.bytes, [&part](const std::string& name) {
+          if (!is_place_in_keeper(name)) return -1;
+          const ScopedFd directory(openat(part.directory.get(), name.substr(0, name.find('/')).c_str(),
+                                          O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+          return openat(directory.get(), name.substr(name.find('/') + 1).c_str(),
+                        O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        }));
     auto sum = keeper::checksum_of(stream.fd(i));
     if (!sum.ok()) return sum.error();
     if (*sum != file.sum)

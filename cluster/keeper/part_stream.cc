@@ -81,10 +81,8 @@ uint64_t PartStream::bytes_of_files() const {
   return bytes;
 }
 
-Result<std::vector<std::byte>> PartStream::words(size_t file) const {
-  std::vector<std::byte> bytes(files_[file].words);
-  CKPT_TRY(read(open_[file].offset, bytes));
-  return bytes;
+Result<void> PartStream::read_words(size_t file, uint64_t at, std::span<std::byte> to) const {
+  return read(open_[file].offset + at, to);
 }
 
 Result<PartStream> PartStream::open(int directory, const std::vector<PartFile>& with_words, PartWords words) {

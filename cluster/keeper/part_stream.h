@@ -50,7 +50,7 @@ class PartStream {
   uint64_t bytes_of_files() const;
   // Descriptor of a file of the list, and what of the stream is in its place.
   int fd(size_t file) const { return open_[file].fd.get(); }
-  Result<std::vector<std::byte>> words(size_t file) const;
+  Result<void> read_words(size_t file, uint64_t at, std::span<std::byte> to) const;
   // Fills `block` from `offset` on; behind the end with zeros.
   Result<void> read(uint64_t offset, std::span<std::byte> block) const;
   // Of what was written: modes, times, and for root the owners, as the list has them.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/raii_fd.h"
 
@@ -16,6 +17,8 @@ constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'w', 'o', 'r', '1'};
 constexpr uint32_t kNoSource = UINT32_MAX;
 constexpr uint64_t kMostBlocks = 64;  // of a run: its changed ones are the bits of a word
 constexpr unsigned kWords = kWordsBlock / sizeof(uint64_t), kGroup = 8;
+constexpr uint64_t kStep = 1 << 20;  // bytes that are written or read at once
+constexpr uint64_t kMostNames = 1 << 20;
 constexpr uint64_t kLooks = 32;  // blocks that are looked at before all are
 static_assert(kWords / kGroup == 64);
 
@@ -74,23 +77,30 @@ void append(std::vector<std::byte>& to, const void* from, size_t bytes) {
 
 class Writer {
  public:
-  Writer(int file, std::span<const int> sources, uint64_t most, std::vector<std::byte>& to, WordsStats& stats)
-      : file_(file), sources_(sources), most_(most), to_(to), stats_(stats) {}
+  Writer(int file, std::span<const int> sources, uint64_t most, int to, uint64_t to_at, WordsStats& stats)
+      : file_(file), sources_(sources), most_(most), out_(to), out_at_(to_at), stats_(stats) {}
 
-  bool too_long() const { return to_.size() > most_; }
+  uint64_t length() const { return written_ + to_.size(); }
+  bool too_long() const { return too_long_ || length() > most_; }
+  void add(const void* from, size_t bytes) { append(to_, from, bytes); }
+
+  Result<void> flush() {
+    CKPT_TRY(write_at(out_, to_, out_at_ + written_));
+    written_ += to_.size();
+    to_.clear();
+    return {};
+  }
 
   Result<void> whole(uint64_t at, uint64_t bytes) {
-    if (to_.size() + bytes > most_) {
-      to_.resize(most_ + 1);
-      return {};
-    }
-    while (bytes > 0) {
-      const uint64_t now = std::min<uint64_t>(bytes, (uint64_t{1} << 20));
+    too_long_ = length() + bytes > most_;
+    while (bytes > 0 && !too_long()) {
+      const uint64_t now = std::min(bytes, kStep);
       const RunHead run{static_cast<uint32_t>(now / kWordsBlock), kNoSource, 0, 0};
-      append(to_, &run, sizeof(run));
+      add(&run, sizeof(run));
       const size_t place = to_.size();
       to_.resize(place + now);
       CKPT_TRY(read_at(file_, std::span(to_).subspan(place), at));
+      CKPT_TRY(flush());
       at += now;
       bytes -= now;
     }
@@ -106,7 +116,7 @@ class Writer {
       RunHead run{static_cast<uint32_t>(bytes / kWordsBlock), old.source,
                   (old.at_source + done) / kWordsBlock, 0};
       const size_t place = to_.size();
-      append(to_, &run, sizeof(run));
+      add(&run, sizeof(run));
       for (uint32_t i = 0; i < run.blocks; ++i) {
         const auto one = now.subspan(i * kWordsBlock, kWordsBlock);
         const auto other = then.subspan(i * kWordsBlock, kWordsBlock);
@@ -116,6 +126,7 @@ class Writer {
         stats_.words += append_words(one, other, to_);
       }
       memcpy(to_.data() + place, &run, sizeof(run));
+      if (to_.size() >= kStep) CKPT_TRY(flush());
       stats_.blocks += run.blocks;
       done += bytes;
     }
@@ -150,8 +161,12 @@ class Writer {
   const int file_;
   const std::span<const int> sources_;
   const uint64_t most_;
-  std::vector<std::byte>& to_;
+  const int out_;
+  const uint64_t out_at_;
   WordsStats& stats_;
+  uint64_t written_ = 0;
+  bool too_long_ = false;
+  std::vector<std::byte> to_;  // not written yet
   std::vector<std::byte> now_ = std::vector<std::byte>(kMostBlocks * kWordsBlock);
   std::vector<std::byte> then_ = std::vector<std::byte>(kMostBlocks * kWordsBlock);
 };
@@ -184,51 +199,53 @@ unsigned append_words(std::span<const std::byte> now, std::span<const std::byte>
   return many;
 }
 
-Result<std::vector<std::byte>> words_of(int file, uint64_t bytes, std::span<const int> sources,
-                                        std::span<const std::string> names, std::span<const OldPlace> old,
-                                        uint64_t most, WordsStats* stats) {
-  std::vector<std::byte> to;
-  if (bytes % kWordsBlock != 0) return to;
+Result<uint64_t> write_words(int file, uint64_t bytes, std::span<const int> sources,
+                             std::span<const std::string> names, std::span<const OldPlace> old, uint64_t most,
+                             int to, uint64_t to_at, WordsStats* stats) {
+  if (bytes % kWordsBlock != 0) return uint64_t{0};
   WordsStats own;
-  Writer writer(file, sources, most, to, stats != nullptr ? *stats : own);
+  Writer writer(file, sources, most, to, to_at, stats != nullptr ? *stats : own);
   auto too_long = writer.looks_too_long(old, bytes);
   if (!too_long.ok()) return too_long.error();
-  if (*too_long) return to;
   Head head{{}, bytes, static_cast<uint32_t>(names.size()), 0};
   memcpy(head.magic, kMagic, sizeof(kMagic));
   for (const std::string& name : names) head.names_bytes += static_cast<uint32_t>(name.size() + 1);
-  append(to, &head, sizeof(head));
-  for (const std::string& name : names) append(to, name.c_str(), name.size() + 1);
+  if (*too_long || head.names_bytes > kMostNames) return uint64_t{0};
+  writer.add(&head, sizeof(head));
+  for (const std::string& name : names) writer.add(name.c_str(), name.size() + 1);
   uint64_t at = 0;
   for (const OldPlace& o : old) {
     if (o.at > at) CKPT_TRY(writer.whole(at, o.at - at));
     if (!writer.too_long()) CKPT_TRY(writer.differences(o));
-    if (writer.too_long()) break;
+    if (writer.too_long()) return uint64_t{0};
     at = o.at + o.bytes;
   }
-  if (!writer.too_long() && at < bytes) CKPT_TRY(writer.whole(at, bytes - at));
-  if (writer.too_long()) to.clear();
-  return to;
+  if (at < bytes) CKPT_TRY(writer.whole(at, bytes - at));
+  if (writer.too_long()) return uint64_t{0};
+  CKPT_TRY(writer.flush());
+  return writer.length();
 }
 
 namespace {
 
 class Reader {
  public:
-  explicit Reader(std::span<const std::byte> words) : left_(words) {}
+  Reader(uint64_t bytes, const ReadWords& read) : bytes_(bytes), read_(read) {}
   bool take(void* to, size_t bytes) {
-    if (bytes > left_.size()) return false;
-    memcpy(to, left_.data(), bytes);
-    left_ = left_.subspan(bytes);
+    auto* out = static_cast<std::byte*>(to);
+    while (bytes > 0) {
+      if (next_ == buffer_.size() && !fill()) return false;
+      const size_t now = std::min(bytes, buffer_.size() - next_);
+      memcpy(out, buffer_.data() + next_, now);
+      next_ += now;
+      out += now;
+      bytes -= now;
+    }
     return true;
   }
-  bool take(std::span<const std::byte>& to, size_t bytes) {
-    if (bytes > left_.size()) return false;
-    to = left_.first(bytes);
-    left_ = left_.subspan(bytes);
-    return true;
-  }
-  bool empty() const { return left_.empty(); }
+  bool empty() const { return next_ == buffer_.size() && at_ == bytes_; }
+  // Why the last take() failed: the bytes could not be read, or there are no more.
+  Error error() const { return error_ ? *error_ : damaged(); }
 
   // The block as it is now, from what it was.
   bool take_words(std::span<std::byte> block) {
@@ -249,23 +266,43 @@ class Reader {
   }
 
  private:
-  std::span<const std::byte> left_;
+  bool fill() {
+    buffer_.resize(std::min(kStep, bytes_ - at_));
+    next_ = 0;
+    if (buffer_.empty()) return false;
+    if (auto r = read_(at_, buffer_); !r.ok()) {
+      error_ = r.error();
+      buffer_.clear();
+      return false;
+    }
+    at_ += buffer_.size();
+    return true;
+  }
+
+  const uint64_t bytes_;
+  const ReadWords& read_;
+  uint64_t at_ = 0;  // what is behind the buffer
+  std::vector<std::byte> buffer_;
+  size_t next_ = 0;
+  std::optional<Error> error_;
 };
 
 }  // namespace
 
-Result<void> write_from_words(std::span<const std::byte> words, int file, uint64_t bytes,
+Result<void> write_from_words(uint64_t words, const ReadWords& read, int file, uint64_t bytes,
                               const std::function<int(const std::string&)>& source) {
-  Reader reader(words);
+  Reader reader(words, read);
   Head head;
-  std::span<const std::byte> names;
-  if (!reader.take(&head, sizeof(head)) || memcmp(head.magic, kMagic, sizeof(kMagic)) != 0 ||
-      head.bytes != bytes || bytes % kWordsBlock != 0 || !reader.take(names, head.names_bytes) ||
-      (!names.empty() && names.back() != std::byte{}))
+  if (!reader.take(&head, sizeof(head))) return reader.error();
+  if (memcmp(head.magic, kMagic, sizeof(kMagic)) != 0 || head.bytes != bytes || bytes % kWordsBlock != 0 ||
+      head.names_bytes > kMostNames)
     return damaged();
+  std::string names(head.names_bytes, '\0');
+  if (!reader.take(names.data(), names.size())) return reader.error();
+  if (!names.empty() && names.back() != '\0') return damaged();
   std::vector<ScopedFd> sources;
   for (size_t at = 0; at < names.size();) {
-    const std::string name = reinterpret_cast<const char*>(names.data()) + at;
+    const std::string name = names.c_str() + at;
     sources.emplace_back(source(name));
     if (!sources.back().valid())
       return make_error(ExitCode::kNotFound, errno, "{}: missing, and an image is made from it",
@@ -273,30 +310,27 @@ Result<void> write_from_words(std::span<const std::byte> words, int file, uint64
     at += name.size() + 1;
   }
   if (sources.size() != head.sources) return damaged();
-  std::vector<std::byte> blocks(kMostBlocks * kWordsBlock);
-  uint64_t at = 0;
-  while (at < bytes) {
+  std::vector<std::byte> blocks(std::max(kStep, kMostBlocks * kWordsBlock));
+  for (uint64_t at = 0; at < bytes;) {
     RunHead run;
-    if (!reader.take(&run, sizeof(run)) || run.blocks == 0 || run.blocks > (bytes - at) / kWordsBlock)
+    if (!reader.take(&run, sizeof(run))) return reader.error();
+    const bool whole = run.source == kNoSource;
+    const uint64_t most = whole ? kStep / kWordsBlock : kMostBlocks;
+    if (run.blocks == 0 || run.blocks > most || run.blocks > (bytes - at) / kWordsBlock ||
+        (!whole && (run.source >= sources.size() || run.block > UINT64_MAX / 2 / kWordsBlock)))
       return damaged();
-    const uint64_t length = run.blocks * kWordsBlock;
-    if (run.source == kNoSource) {
-      std::span<const std::byte> whole;
-      if (!reader.take(whole, length)) return damaged();
-      CKPT_TRY(write_at(file, whole, at));
+    const auto now = std::span(blocks).first(run.blocks * kWordsBlock);
+    if (whole) {
+      if (!reader.take(now.data(), now.size())) return reader.error();
     } else {
-      if (run.source >= sources.size() || run.blocks > kMostBlocks ||
-          run.block > UINT64_MAX / 2 / kWordsBlock)
-        return damaged();
-      const auto now = std::span(blocks).first(length);
       CKPT_TRY(read_at(sources[run.source].get(), now, run.block * kWordsBlock));
       for (uint32_t i = 0; i < run.blocks; ++i) {
         if ((run.changed >> i & 1) != 0 && !reader.take_words(now.subspan(i * kWordsBlock, kWordsBlock)))
-          return damaged();
+          return reader.error();
       }
-      CKPT_TRY(write_at(file, now, at));
     }
-    at += length;
+    CKPT_TRY(write_at(file, now, at));
+    at += now.size();
   }
   return reader.empty() ? Result<void>() : Result<void>(damaged());
 }

@@ -2,7 +2,8 @@
 // bitmap, and these words. Blocks that are as they were cost nothing, blocks without an older one are there
 // whole.
 //
-// Owner: cluster/keeper. Ordinary code, one thread. What is read is not trusted.
+// Owner: cluster/keeper. Ordinary code, one thread. What is read is not trusted. Memory: a few MiB, however
+//        long the file is.
 // Callers: the exchange's process, of increments (cli/keeper/part_words.h); the benchmark.
 //
 //   differences = head name* run*
@@ -37,15 +38,17 @@ struct WordsStats {
 };
 
 // file: open, of so many bytes, a multiple of kWordsBlock. sources: open. names: of the sources, for who
-// reads it. old: in the order of the file, without overlap. The differences; empty: they would be longer than
-// `most` bytes, or a look at some of the blocks says that they would be.
-Result<std::vector<std::byte>> words_of(int file, uint64_t bytes, std::span<const int> sources,
-                                        std::span<const std::string> names, std::span<const OldPlace> old,
-                                        uint64_t most, WordsStats* stats = nullptr);
+// reads it. old: in the order of the file, without overlap. Writes the differences to `to`, from `to_at` on,
+// and returns their length; 0: they would be longer than `most` bytes, or a look at some of the blocks says
+// that they would be.
+Result<uint64_t> write_words(int file, uint64_t bytes, std::span<const int> sources,
+                             std::span<const std::string> names, std::span<const OldPlace> old, uint64_t most,
+                             int to, uint64_t to_at, WordsStats* stats = nullptr);
 
-// The other way: writes the file. source: opens an older file by its name; it may fail.
-// kImageDamaged: these are no differences, or of other files.
-Result<void> write_from_words(std::span<const std::byte> words, int file, uint64_t bytes,
+// The other way: writes the file. read: of the differences, of so many bytes. source: opens an older file by
+// its name; it may fail. kImageDamaged: these are no differences, or of other files.
+using ReadWords = std::function<Result<void>(uint64_t at, std::span<std::byte> to)>;
+Result<void> write_from_words(uint64_t words, const ReadWords& read, int file, uint64_t bytes,
                               const std::function<int(const std::string&)>& source);
 
 // One block, appended. Returns how many words differ.

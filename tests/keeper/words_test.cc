@@ -52,12 +52,19 @@ class Words : public ::testing::Test {
     }
     const ScopedFd file = file_of(now);
     stats_ = {};
-    auto words = words_of(file.get(), now.size(), fds, names, old, most, &stats_);
-    EXPECT_TRUE(words.ok());
-    return *words;
+    const ScopedFd to(memfd_create("differences", MFD_CLOEXEC));
+    auto length = write_words(file.get(), now.size(), fds, names, old, most, to.get(), 100, &stats_);
+    EXPECT_TRUE(length.ok());
+    Bytes words(*length);
+    EXPECT_EQ(pread(to.get(), words.data(), words.size(), 100), static_cast<ssize_t>(words.size()));
+    return words;
   }
   Result<void> write(const Bytes& words, const ScopedFd& to, uint64_t bytes) {
-    return write_from_words(words, to.get(), bytes, [this](const std::string& name) {
+    const auto read = [&words](uint64_t at, std::span<std::byte> part) -> Result<void> {
+      memcpy(part.data(), words.data() + at, part.size());
+      return {};
+    };
+    return write_from_words(words.size(), read, to.get(), bytes, [this](const std::string& name) {
       const size_t n = name.size() == 3 && name.starts_with("a/") ? static_cast<size_t>(name[2] - '0') : 9;
       return n < sources_.size() ? fcntl(sources_[n].get(), F_DUPFD_CLOEXEC, 3) : -1;
     });
