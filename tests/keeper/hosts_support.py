@@ -14,8 +14,8 @@ from over_hosts import CKPT, ON, RESTART, clean, wait_for  # noqa: E402
 NUMBERS = os.environ["CKPT_NUMBERS"]
 NOT_FOUND, IO, DAMAGED, UNAVAILABLE = 66, 74, 65, 69
 TOTAL = 30_000_000
-# Says how many hosts it runs on; holds memory that is its own.
-IDLE = "import os, sys, time\nopen(sys.argv[1], 'w').close()\nblock = os.urandom(3 << 20)\nwhile True: time.sleep(0.1)\n"
+# Holds memory that is its own; says so when it has it.
+IDLE = "import os, sys, time\nblock = os.urandom(3 << 20)\nopen(sys.argv[1], 'w').close()\nwhile True: time.sleep(0.1)\n"
 # The same, and writes a word of each page of it all the time.
 WRITES = IDLE.replace("os.urandom(3 << 20)", "bytearray(os.urandom(3 << 20))").replace("time.sleep(0.1)", """
     for page in range(0, len(block), 4096): block[page:page + 8] = time.monotonic_ns().to_bytes(8, "little")
