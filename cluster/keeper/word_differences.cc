@@ -133,10 +133,13 @@ class Writer {
     return {};
   }
 
-  // Of blocks spread over all that have an older one: do they say that it would be too long?
+  // Do the blocks without an older one, or some that are spread over those that have one, say that it would
+  // be too long?
   Result<bool> looks_too_long(std::span<const OldPlace> old, uint64_t bytes) {
     uint64_t blocks = 0;
     for (const OldPlace& o : old) blocks += o.bytes / kWordsBlock;
+    const uint64_t without = bytes - blocks * kWordsBlock;
+    if (without > most_) return true;
     if (blocks <= 4 * kLooks) return false;
     std::vector<std::byte> looked;
     uint64_t before = 0, look = 0;
@@ -154,7 +157,7 @@ class Writer {
       }
       before += here;
     }
-    return looked.size() * blocks / kLooks + (bytes - blocks * kWordsBlock) > most_;
+    return looked.size() * blocks / kLooks + without > most_;
   }
 
  private:

@@ -129,6 +129,9 @@ TEST_F(Words, WhatWouldBeLongerIsLeftAsItIs) {
   }
   EXPECT_TRUE(make(half, then, old, half.size() / 10).empty());
   EXPECT_TRUE(make(now, then, {}, now.size() - 1).empty());
+  // Too many without an older one: nothing is read or written, however few blocks have one.
+  EXPECT_TRUE(make(now, then, {{0, kWordsBlock, 0, 0}}, now.size() / 4 * 3).empty());
+  EXPECT_EQ(stats_.blocks, 0u);
 }
 
 TEST_F(Words, DamagedOnesAreRefusedOrComeToAnotherFile) {
