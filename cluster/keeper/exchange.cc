@@ -12,9 +12,8 @@ namespace ckpt::keeper {
 
 namespace {
 
-constexpr uint64_t kCyclesInBatch = 4;  // while checks are made: each host gets the data of so many stripes
-constexpr uint64_t kStripesInBatch =
-    8;  // while what is lost is computed: its host gets all blocks of so many
+// While what is lost is computed: its host gets all blocks of so many.
+constexpr uint64_t kStripesInBatch = 8;
 
 }  // namespace
 
@@ -323,7 +322,7 @@ Result<void> Exchange::run(const ExchangePlan& plan, PartStream& stream, int che
   code_ = std::move(*code);
   striping_ = std::make_unique<Striping>(plan_.scheme, plan_.lengths, plan_.holders);
   stripes_ = striping_->stripes();
-  batch_stripes_ = plan_.lost.empty() ? kCyclesInBatch * plan_.hosts : kStripesInBatch;
+  batch_stripes_ = plan_.lost.empty() ? striping_->in_batch() : kStripesInBatch;
   begun_.assign(plan_.hosts, false);
   finished_.assign(plan_.hosts, 0);
   auto zeros = new_block();

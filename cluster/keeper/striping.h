@@ -56,6 +56,9 @@ class Striping {
     return host_of(stripe < rotating_ ? data_ : data_ + static_cast<unsigned>(stripe % (hosts_ - data_)),
                    stripe);
   }
+  // How many stripes are encoded together: four for each host that makes checks. So what comes to one of them
+  // at a time is bounded by the number of hosts, wherever the checks are.
+  uint64_t in_batch() const { return 4 * encoders_; }
   // Of the host's stream, the number of the block in that stripe. Its role there must be below data().
   uint64_t block_of(unsigned host, uint64_t stripe) const;
   // Of the host's checks, the same. Its role must be at least data().
@@ -64,7 +67,7 @@ class Striping {
   uint64_t checks_on(unsigned host) const;
 
  private:
-  unsigned data_, hosts_;
+  unsigned data_, hosts_, encoders_;
   uint64_t rotating_ = 0, stripes_ = 0;
   std::vector<unsigned> fixed_role_, fixed_host_;
 };

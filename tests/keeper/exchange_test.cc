@@ -73,6 +73,21 @@ TEST(Striping, ChecksAreOnTheHoldersAlone) {
     EXPECT_FALSE(are_holders(wrong, {redundancy::Kind::kReedSolomon, 4, 2}, 6));
 }
 
+// What comes to a host for one batch is in proportion to the hosts, not to their square, wherever the checks are.
+TEST(Striping, ABatchIsBoundedByTheHosts) {
+  for (const auto& [scheme, hosts, holders] :
+       {std::tuple("parity", 32u, std::vector<unsigned>{}), {"parity", 32u, {31}}, {"rs:30+2", 32u, {30, 31}}}) {
+    const std::vector<uint64_t> lengths(hosts, 100 * kStripeBlock);
+    const Striping s(*scheme_for_hosts(scheme, hosts), lengths, holders);
+    for (uint64_t first = 0; first < s.stripes(); first += s.in_batch()) {
+      std::vector<unsigned> blocks(hosts);
+      for (uint64_t stripe = first; stripe < first + s.in_batch(); ++stripe)
+        blocks[s.encoder_of(stripe)] += s.data();
+      EXPECT_LE(*std::max_element(blocks.begin(), blocks.end()), 4 * s.data()) << scheme << holders.size();
+    }
+  }
+}
+
 TEST(Striping, SchemesFitTheHosts) {
   EXPECT_EQ(scheme_for_hosts("parity", 5)->data, 4u);
   EXPECT_EQ(scheme_for_hosts("parity:2", 5)->data, 3u);
