@@ -227,11 +227,10 @@ class Work {
     unlinkat(at, temporary_checks().c_str(), 0);
     checks_.reset(
         openat(at, temporary_checks().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    const Json head{{"scheme", plan_.at("scheme")},
-                    {"checks_on", wanted_.holders},
-                    {"hosts", wanted_.hosts},
-                    {"self", self_},
-                    {"part", part_.name}};
+    Json head{
+        {"scheme", plan_.at("scheme")}, {"hosts", wanted_.hosts}, {"self", self_}, {"part", part_.name}};
+    // Else the head is what older binaries write, whose checks may be computed again.
+    if (!wanted_.holders.empty()) head["checks_on"] = wanted_.holders;
     std::string text = head.dump() + "\n";
     text.resize(kChecksHead, '\0');
     if (!checks_.valid() ||

@@ -60,6 +60,9 @@ class Redundancy(KeptHosts):
         """Of the host's keeper: checkpoint, bytes of its part, bytes of its checks."""
         pid = self.keeper_pid(host)
         checks = self.hosts.run(host, "sh", "-c", f"stat -c '%n %s' /proc/{pid}/fd/*/*.checks").stdout.split()
+        # The sums of checks are over it, and checks of older binaries are computed again: it stays as it is.
+        head = self.hosts.run(host, "head", "-1", checks[0]).stdout
+        self.assertEqual(set(json.loads(head)), {"scheme", "hosts", "self", "part"})
         sizes = {os.path.basename(name)[:-len(".checks")]: int(size) for name, size in zip(checks[::2], checks[1::2])}
         return [(one["name"], one["bytes"], sizes[one["name"][:-len(".job")]]) for one in sorted(self.held(host), key=lambda one: one["name"])]
 
