@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <memory>
@@ -205,7 +206,23 @@ class Work {
     return {};
   }
 
-  // Increments as differences, where these are shorter.
+  // Of differences, which are written already, and of the checks of all. False: without them there is room.
+  bool has_room_for(const keeper::PartStream& plain, const std::vector<keeper::PartFile>& made) const {
+    struct statvfs fs;
+    if (!wanted_.holders.empty() || fstatvfs(words_.get(), &fs) != 0) return true;
+    uint64_t differences = 0, stream = plain.bytes();
+    for (const keeper::PartFile& file : made) {
+      differences += file.words;
+      stream -= file.bytes - file.words;
+    }
+    const auto checks = [this](uint64_t bytes) {
+      return bytes / wanted_.scheme.data * wanted_.scheme.checks;
+    };
+    const uint64_t free = fs.f_bavail * fs.f_frsize;
+    return free >= checks(stream) || free + differences < checks(plain.bytes());
+  }
+
+  // Increments as differences, where these are shorter and the keeper has room for them.
   Result<void> open_with_words(int inside) {
     auto plain = keeper::PartStream::open(inside);
     if (!plain.ok()) return plain.error();
@@ -213,10 +230,14 @@ class Work {
       stream_ = std::make_unique<keeper::PartStream>(std::move(*plain));
       return {};
     }
-    CKPT_TRY(begin_words());
-    auto made = make_part_words(part_, *plain, words());
-    if (!made.ok()) return made.error();
-    auto stream = made->empty() ? std::move(plain) : keeper::PartStream::open(inside, *made, words());
+    std::vector<keeper::PartFile> made;
+    if (begin_words().ok()) made = make_part_words(part_, *plain, words());
+    if (made.empty() || !has_room_for(*plain, made)) {
+      made.clear();
+      words_.reset();
+      unlinkat(part_.directory.get(), temporary_words().c_str(), 0);
+    }
+    auto stream = made.empty() ? std::move(plain) : keeper::PartStream::open(inside, made, words());
     if (!stream.ok()) return stream.error();
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
     return {};

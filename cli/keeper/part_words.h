@@ -18,10 +18,10 @@ namespace ckpt::cli {
 std::string words_of_part(const std::string& part);
 
 // Of a part that is there: writes the differences of its increments to `words`, and returns their files, with
-// the lengths and sums of both. None: all of them are sent as they are.
-Result<std::vector<keeper::PartFile>> make_part_words(const PartInKeeper& part,
-                                                      const keeper::PartStream& stream,
-                                                      keeper::PartWords words);
+// the lengths and sums of both. None, also where the keeper has no room for them or an image cannot be read:
+// all of them are sent as they are.
+std::vector<keeper::PartFile> make_part_words(const PartInKeeper& part, const keeper::PartStream& stream,
+                                              keeper::PartWords words);
 
 // The other way: files of which the stream has differences are written from the images below them, which are
 // there. What comes of it is compared with the sums of the list.
