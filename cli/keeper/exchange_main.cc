@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -36,8 +37,18 @@ Error damaged(const std::string& what) {
 }
 
 Error cannot(const std::string& what) {
-  return failure(ExitCode::kIo, what, fmt::format("cannot be written ({})", errno_name(errno)),
-                 errno == ENOSPC ? "start the keeper with more --memory" : "see ckpt keeper status");
+  const int error = errno;
+  Error e = failure(ExitCode::kIo, what, fmt::format("cannot be written ({})", errno_name(error)),
+                    error == ENOSPC ? "start the keeper with more --memory" : "see ckpt keeper status");
+  e.sys_errno = error;
+  return e;
+}
+
+// False: errno says why.
+bool write_head(const ScopedFd& file, const std::string& text) {
+  const ssize_t n = write(file.get(), text.data(), text.size());
+  if (n >= 0 && n != static_cast<ssize_t>(text.size())) errno = ENOSPC;
+  return n == static_cast<ssize_t>(text.size());
 }
 
 // Checks, and differences, whose part is not there any more.
@@ -145,8 +156,9 @@ class Work {
       words_.reset(openat(at, words_of_part(part_.name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
       if (!words_.valid()) return damaged(words_of_part(part_.name));
     }
-    auto stream = keeper::PartStream::open(inside.get(), with_words(files), words());
+    auto stream = keeper::PartStream::open(inside.get());
     if (!stream.ok()) return stream.error();
+    CKPT_TRY(stream->set_words(with_words(files), words()));
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
     // Nothing that is stale or mixed goes into a computation.
     auto sum = stream_->checksum();
@@ -201,9 +213,7 @@ class Work {
     words_.reset(
         openat(at, temporary_words().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     const std::string text = Json{{"part", part_.name}}.dump() + "\n";
-    if (!words_.valid() || write(words_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-      return cannot(words_of_part(part_.name));
-    return {};
+    return words_.valid() && write_head(words_, text) ? Result<void>() : cannot(words_of_part(part_.name));
   }
 
   // Of differences, which are written already, and of the checks of all. False: without them there is room.
@@ -224,21 +234,18 @@ class Work {
 
   // Increments as differences, where these are shorter and the keeper has room for them.
   Result<void> open_with_words(int inside) {
-    auto plain = keeper::PartStream::open(inside);
-    if (!plain.ok()) return plain.error();
-    if (!plan_.value("words", true)) {
-      stream_ = std::make_unique<keeper::PartStream>(std::move(*plain));
-      return {};
-    }
-    std::vector<keeper::PartFile> made;
-    if (begin_words().ok()) made = make_part_words(part_, *plain, words());
-    if (made.empty() || !has_room_for(*plain, made)) {
-      made.clear();
-      words_.reset();
-      unlinkat(part_.directory.get(), temporary_words().c_str(), 0);
-    }
-    auto stream = made.empty() ? std::move(plain) : keeper::PartStream::open(inside, made, words());
+    auto stream = keeper::PartStream::open(inside);
     if (!stream.ok()) return stream.error();
+    if (plan_.value("words", true)) {
+      std::vector<keeper::PartFile> made;
+      if (begin_words().ok()) made = make_part_words(part_, *stream, words());
+      if (!made.empty() && has_room_for(*stream, made)) {
+        CKPT_TRY(stream->set_words(made, words()));
+      } else {
+        words_.reset();
+        unlinkat(part_.directory.get(), temporary_words().c_str(), 0);
+      }
+    }
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
     return {};
   }
@@ -254,10 +261,7 @@ class Work {
     if (!wanted_.holders.empty()) head["checks_on"] = wanted_.holders;
     std::string text = head.dump() + "\n";
     text.resize(kChecksHead, '\0');
-    if (!checks_.valid() ||
-        write(checks_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-      return cannot(checks_of(part_.name));
-    return {};
+    return checks_.valid() && write_head(checks_, text) ? Result<void>() : cannot(checks_of(part_.name));
   }
 
   Result<void> exchange() {
@@ -346,6 +350,12 @@ class Work {
 
 ExitCode run_exchange() {
   signal(SIGPIPE, SIG_IGN);
+  // A descriptor for each image of the part.
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
   Connections connections;
   for (bool first = true;; first = false) {
     Json plan;

@@ -23,7 +23,9 @@ Error cannot(const char* what, const std::string& name) {
   const bool full = errno == ENOSPC;
   return make_error(ExitCode::kIo, errno, "{}: cannot be {} ({}){}", name.substr(0, 100), what,
                     errno_name(errno),
-                    full ? ": the keeper's memory is used up; start it with more --memory" : "");
+                    full              ? ": the keeper's memory is used up; start it with more --memory"
+                    : errno == EMFILE ? ": raise ulimit -n"
+                                      : "");
 }
 
 // Names of regular files, sorted.
@@ -60,19 +62,32 @@ bool is_part_file_name(const std::string& name) {
   return fine(std::string_view(name).substr(0, slash)) && fine(std::string_view(name).substr(slash + 1));
 }
 
-// words: of those that follow.
-Result<void> PartStream::add(const PartFile& file, ScopedFd fd, PartWords& words) {
-  Open open{bytes_, file.words != 0 ? file.words : file.bytes, std::move(fd), {}, words.at};
-  if (file.words != 0) {
-    if (open.bytes > UINT64_MAX / 4 - words.at)
+Result<void> PartStream::place(PartWords words) {
+  words_ = words.fd;
+  bytes_ = 0;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const PartFile& file = files_[i];
+    Open& open = open_[i];
+    open.offset = bytes_;
+    open.bytes = file.words != 0 ? file.words : file.bytes;
+    open.at = file.words != 0 ? words.at : 0;
+    if (open.bytes > UINT64_MAX / 4 - bytes_ || (file.words != 0 && open.bytes > UINT64_MAX / 4 - words.at))
       return make_error(ExitCode::kImageDamaged, 0, "the list of a part's files is damaged");
-    open.words.reset(fcntl(words.fd, F_DUPFD_CLOEXEC, 3));
-    if (!open.words.valid()) return cannot("opened", file.name);
     words.at += file.words;
+    bytes_ += open.bytes;
   }
-  bytes_ += open.bytes;
-  open_.push_back(std::move(open));
   return {};
+}
+
+Result<void> PartStream::set_words(const std::vector<PartFile>& with_words, PartWords words) {
+  for (PartFile& file : files_) {
+    for (const PartFile& other : with_words) {
+      if (other.name != file.name || other.bytes != file.bytes) continue;
+      file.words = other.words;
+      file.sum = other.sum;
+    }
+  }
+  return place(words);
 }
 
 uint64_t PartStream::bytes_of_files() const {
@@ -85,28 +100,24 @@ Result<void> PartStream::read_words(size_t file, uint64_t at, std::span<std::byt
   return read(open_[file].offset + at, to);
 }
 
-Result<PartStream> PartStream::open(int directory, const std::vector<PartFile>& with_words, PartWords words) {
+Result<PartStream> PartStream::open(int directory) {
   PartStream stream;
   CKPT_TRY(list(directory, "", stream.files_));
   std::sort(stream.files_.begin(), stream.files_.end(),
             [](const PartFile& a, const PartFile& b) { return a.name < b.name; });
-  for (PartFile& file : stream.files_) {
+  for (const PartFile& file : stream.files_) {
     ScopedFd fd(openat(directory, file.name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!fd.valid()) return cannot("opened", file.name);
-    for (const PartFile& other : with_words) {
-      if (other.name != file.name || other.bytes != file.bytes) continue;
-      file.words = other.words;
-      file.sum = other.sum;
-    }
-    CKPT_TRY(stream.add(file, std::move(fd), words));
+    stream.open_.push_back({std::move(fd)});
   }
+  CKPT_TRY(stream.place({}));
   return stream;
 }
 
 Result<PartStream> PartStream::create(int directory, std::vector<PartFile> files, PartWords words) {
   PartStream stream;
   for (const PartFile& file : files) {
-    if (!is_part_file_name(file.name) || file.bytes > UINT64_MAX / 4 - stream.bytes_)
+    if (!is_part_file_name(file.name) || file.bytes > UINT64_MAX / 4)
       return make_error(ExitCode::kImageDamaged, 0, "the list of a part's files names one that cannot be");
     if (const size_t slash = file.name.find('/'); slash != std::string::npos)
       mkdirat(directory, file.name.substr(0, slash).c_str(), 0700);
@@ -114,9 +125,10 @@ Result<PartStream> PartStream::create(int directory, std::vector<PartFile> files
         openat(directory, file.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(file.bytes)) != 0)
       return cannot("made", file.name);
-    CKPT_TRY(stream.add(file, std::move(fd), words));
+    stream.open_.push_back({std::move(fd)});
   }
   stream.files_ = std::move(files);
+  CKPT_TRY(stream.place(words));
   return stream;
 }
 
@@ -126,8 +138,7 @@ Result<void> PartStream::each(uint64_t offset, uint64_t bytes, Visit visit) cons
   for (size_t i = 0; i < files_.size(); ++i) {
     const uint64_t begin = std::max(offset, open_[i].offset);
     const uint64_t end = std::min(offset + bytes, open_[i].offset + open_[i].bytes);
-    const uint64_t at = open_[i].words.valid() ? open_[i].words_at : 0;
-    if (begin < end) CKPT_TRY(visit(i, at + begin - open_[i].offset, end - begin, begin - offset));
+    if (begin < end) CKPT_TRY(visit(i, open_[i].at + begin - open_[i].offset, end - begin, begin - offset));
   }
   return {};
 }
@@ -137,30 +148,30 @@ Result<void> PartStream::read(uint64_t offset, std::span<std::byte> block) const
     const uint64_t there = offset < bytes_ ? bytes_ - offset : 0;
     std::fill(block.begin() + static_cast<std::ptrdiff_t>(there), block.end(), std::byte{});
   }
-  return each(offset, block.size(),
-              [&](size_t file, uint64_t at, uint64_t bytes, uint64_t to) -> Result<void> {
-                for (uint64_t done = 0; done < bytes;) {
-                  const ssize_t n = pread(open_[file].source(), block.data() + to + done, bytes - done,
-                                          static_cast<off_t>(at + done));
-                  if (n == 0) errno = EIO;
-                  if (n <= 0) return cannot("read", files_[file].name);
-                  done += static_cast<uint64_t>(n);
-                }
-                return {};
-              });
+  return each(
+      offset, block.size(), [&](size_t file, uint64_t at, uint64_t bytes, uint64_t to) -> Result<void> {
+        for (uint64_t done = 0; done < bytes;) {
+          const ssize_t n =
+              pread(source(file), block.data() + to + done, bytes - done, static_cast<off_t>(at + done));
+          if (n == 0) errno = EIO;
+          if (n <= 0) return cannot("read", files_[file].name);
+          done += static_cast<uint64_t>(n);
+        }
+        return {};
+      });
 }
 
 Result<void> PartStream::write(uint64_t offset, std::span<const std::byte> block) {
-  return each(offset, block.size(),
-              [&](size_t file, uint64_t at, uint64_t bytes, uint64_t from) -> Result<void> {
-                for (uint64_t done = 0; done < bytes;) {
-                  const ssize_t n = pwrite(open_[file].source(), block.data() + from + done, bytes - done,
-                                           static_cast<off_t>(at + done));
-                  if (n <= 0) return cannot("written", files_[file].name);
-                  done += static_cast<uint64_t>(n);
-                }
-                return {};
-              });
+  return each(
+      offset, block.size(), [&](size_t file, uint64_t at, uint64_t bytes, uint64_t from) -> Result<void> {
+        for (uint64_t done = 0; done < bytes;) {
+          const ssize_t n =
+              pwrite(source(file), block.data() + from + done, bytes - done, static_cast<off_t>(at + done));
+          if (n <= 0) return cannot("written", files_[file].name);
+          done += static_cast<uint64_t>(n);
+        }
+        return {};
+      });
 }
 
 Result<void> PartStream::dress() {

@@ -28,7 +28,8 @@ struct PartFile {
   uint64_t sum = 0;    // XXH3 of the file; with `words`
 };
 
-// The file of differences: of those files of the list that have some, in its order, from `at` on.
+// The file of differences: of those files of the list that have some, in its order, from `at` on. It stays open
+// as long as the stream is used.
 struct PartWords {
   int fd = -1;
   uint64_t at = 0;
@@ -39,11 +40,13 @@ bool is_part_file_name(const std::string& name);
 
 class PartStream {
  public:
-  // Of a part that is there, in `directory`. with_words: files, by name, of which the stream has differences.
-  static Result<PartStream> open(int directory, const std::vector<PartFile>& with_words = {},
-                                 PartWords words = {});
+  // Of a part that is there, in `directory`.
+  static Result<PartStream> open(int directory);
   // Of a part that is to be written into an empty directory.
   static Result<PartStream> create(int directory, std::vector<PartFile> files, PartWords words = {});
+
+  // Files, by name, of which the stream has the differences from now on.
+  Result<void> set_words(const std::vector<PartFile>& with_words, PartWords words);
 
   const std::vector<PartFile>& files() const { return files_; }
   uint64_t bytes() const { return bytes_; }
@@ -62,18 +65,20 @@ class PartStream {
 
  private:
   struct Open {
-    uint64_t offset, bytes;  // in the stream
-    ScopedFd fd, words;
-    uint64_t words_at = 0;
-    int source() const { return words.valid() ? words.get() : fd.get(); }
+    ScopedFd fd;
+    uint64_t offset = 0, bytes = 0;  // in the stream
+    uint64_t at = 0;                 // where these are in what the stream reads
   };
-  Result<void> add(const PartFile& file, ScopedFd fd, PartWords& words);
+  // Where each file is in the stream.
+  Result<void> place(PartWords words);
+  int source(size_t file) const { return files_[file].words != 0 ? words_ : open_[file].fd.get(); }
   template <typename Visit>
   Result<void> each(uint64_t offset, uint64_t bytes, Visit visit) const;
 
   std::vector<PartFile> files_;
   std::vector<Open> open_;
   uint64_t bytes_ = 0;
+  int words_ = -1;
 };
 
 // XXH3 of a file, all of it.

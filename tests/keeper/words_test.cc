@@ -8,9 +8,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "base/raii_fd.h"
+#include "cluster/keeper/part_stream.h"
 
 namespace ckpt::keeper {
 namespace {
@@ -132,6 +135,36 @@ TEST_F(Words, WhatWouldBeLongerIsLeftAsItIs) {
   // Too many without an older one: nothing is read or written, however few blocks have one.
   EXPECT_TRUE(make(now, then, {{0, kWordsBlock, 0, 0}}, now.size() / 4 * 3).empty());
   EXPECT_EQ(stats_.blocks, 0u);
+}
+
+// A part has one descriptor for each file, and one for all differences.
+TEST_F(Words, AStreamHasThemInPlaceOfFiles) {
+  std::string directory = "/tmp/ckpt-words-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const auto write_file = [&](const char* name, const std::string& text) {
+    std::ofstream(directory + "/" + name) << text;
+  };
+  for (const char* name : {"1.ckpt", "2.ckpt", "3.ckpt"}) write_file(name, std::string(name) + " whole");
+  write_file("words", "---12");
+  const ScopedFd inside(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const ScopedFd words(open((directory + "/words").c_str(), O_RDONLY | O_CLOEXEC));
+  unlink((directory + "/words").c_str());
+  auto stream = PartStream::open(inside.get());
+  ASSERT_TRUE(stream.ok());
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = descriptors();
+  PartFile first = stream->files()[0], third = stream->files()[2];
+  first.words = third.words = 1;
+  ASSERT_TRUE(stream->set_words({first, third}, {words.get(), 3}).ok());
+  EXPECT_EQ(descriptors(), before);
+  std::string text(stream->bytes(), ' ');
+  ASSERT_TRUE(stream->read(0, std::as_writable_bytes(std::span(text))).ok());
+  EXPECT_EQ(text, "12.ckpt whole2");
+  first.words = UINT64_MAX;
+  EXPECT_FALSE(stream->set_words({first}, {words.get(), 3}).ok());
+  std::filesystem::remove_all(directory);
 }
 
 TEST_F(Words, DamagedOnesAreRefusedOrComeToAnotherFile) {
