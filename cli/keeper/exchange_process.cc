@@ -123,7 +123,10 @@ Json said_in_back(Json line, uint64_t id) {
 }
 
 Json said_of(const Error& error) {
-  return {{"say", "failed"}, {"code", static_cast<int>(error.code)}, {"text", std::string(error.message())}};
+  return {{"say", "failed"},
+          {"code", static_cast<int>(error.code)},
+          {"errno", error.sys_errno},
+          {"text", std::string(error.message())}};
 }
 
 // The agent reaps the process with its other children (Agent::look_for_end).

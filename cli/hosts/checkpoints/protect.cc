@@ -1,5 +1,6 @@
 #include "cli/hosts/checkpoints/protect.h"
 
+#include <errno.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace ckpt::cli {
 
 namespace {
 
-constexpr int64_t kHaveNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
+constexpr int64_t kHaveNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000, kCauseNs = 1'000'000'000;
 
 // One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an
 // exchange which was given up before say so late.
@@ -26,35 +27,53 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
   std::vector<std::vector<Json>> others(hosts.size());
   const int64_t deadline = now_ns() + patience_ns;
   std::optional<Error> error;
+  std::vector<bool> failed(hosts.size());
+  int64_t until = 0;  // after an error: others may say what is the cause of it
   size_t left = hosts.size();
-  while (left > 0 && !error) {
+  while (left > 0 && (!error || now_ns() < until)) {
+    const auto heard = [&](size_t i) { return failed[i] || !all[i].is_null(); };
+    const auto ends_with = [&](const Error& cause) {
+      error = cause;
+      until = 0;
+    };
     std::vector<pollfd> polls;
     for (size_t i = 0; i < hosts.size(); ++i)
-      polls.push_back({all[i].is_null() ? hosts[i].link.fd() : -1, POLLIN, 0});
+      polls.push_back({heard(i) ? -1 : hosts[i].link.fd(), POLLIN, 0});
     (void)!poll(polls.data(), polls.size(), 100);
-    if (auto r = meanwhile(); !r.ok()) error = r.error();
-    for (size_t i = 0; i < hosts.size() && !error; ++i) {
-      if (!all[i].is_null() || (polls[i].revents == 0 && hosts[i].link.valid())) continue;
+    if (auto r = meanwhile(); !r.ok()) ends_with(r.error());
+    for (size_t i = 0; i < hosts.size() && (!error || until != 0); ++i) {
+      if (heard(i) || (polls[i].revents == 0 && hosts[i].link.valid())) continue;
       std::vector<Json> messages;
       const bool there = crew.hear(static_cast<int>(i), messages);
       for (Json& m : messages) {
         const std::string what = m.value("say", "");
         const bool of_exchange = what.starts_with("exchange_") || m.value("of", "") == "exchange";
         if (of_exchange && m.value("id", uint64_t{0}) != id) continue;
-        if (what == say && all[i].is_null()) {
+        if (what == say && !heard(i)) {
           all[i] = std::move(m);
           --left;
-        } else if (of_exchange && what == "failed") {
-          // The first to fail is the cause; the others fail since they lost it.
-          hosts[i].no_room = m.value("code", 70) == static_cast<int>(ExitCode::kIo);
-          error = make_error(static_cast<ExitCode>(m.value("code", 70)), 0, "{}: {}", hosts[i].where,
-                             m.value("text", "").substr(0, 240));
+        } else if (of_exchange && what == "failed" && !heard(i)) {
+          failed[i] = true;
+          --left;
+          hosts[i].no_room = m.value("errno", 0) == ENOSPC;
+          const auto code = static_cast<ExitCode>(m.value("code", 70));
+          const Error said = make_error(code, m.value("errno", 0), "{}: {}", hosts[i].where,
+                                        m.value("text", "").substr(0, 240));
+          // That it lost another one is seldom the cause: others say why soon, and all end with it.
+          if (code != ExitCode::kUnavailable) {
+            ends_with(said);
+          } else if (!error) {
+            error = said;
+            until = now_ns() + kCauseNs;
+          }
         } else {
           others[i].push_back(std::move(m));
         }
       }
-      if (!there && all[i].is_null() && !error)
-        error = failure(ExitCode::kUnavailable, hosts[i].where, "its agent is gone", "look at that host");
+      if (there || heard(i)) continue;
+      const Error gone =
+          failure(ExitCode::kUnavailable, hosts[i].where, "its agent is gone", "look at that host");
+      ends_with(error ? *error : gone);
     }
     for (size_t i = 0; i < hosts.size() && !error; ++i) {
       if (all[i].is_null() && now_ns() > deadline)
