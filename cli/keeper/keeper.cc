@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <memory>
-#include <optional>
 
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings.h"
@@ -127,31 +127,44 @@ Result<OrderedJson> held_by(const std::string& directory) {
   return all;
 }
 
-// What the newest checks here are of; null: there are none.
+// Of a job the newest checkpoint here, and its checks, if it has some. Who holds the other parts, and whether
+// they are still there, the keeper does not know.
 struct ChecksHere {
-  std::string scheme;
-  unsigned hosts = 0, may_be_lost = 0, holders = 0;
+  int64_t time_ns = 0;
+  std::string name, scheme;  // empty: it has no checks
+  unsigned parts = 0, may_be_lost = 0, holders = 0;
 };
-std::optional<ChecksHere> protection_of(const std::string& directory, const OrderedJson& held) {
-  std::optional<ChecksHere> newest;
-  std::string of;
-  for (const OrderedJson& one : held) {
-    const std::string name = one["name"];
-    if (!name.ends_with(kJobSuffix) || name < of) continue;
-    std::ifstream in(directory + "/" + checks_of(name));
+std::vector<ChecksHere> protection_of(const std::string& directory) {
+  std::map<std::string, ChecksHere> newest;
+  for (const JobEntry& job : list_jobs(directory)) {
+    if (!job.complete) continue;
+    ChecksHere& p = newest[job.manifest.job];
+    if (job.manifest.time_ns < p.time_ns) continue;
+    p = {job.manifest.time_ns, job.path.substr(job.path.rfind('/') + 1), ""};
+    std::ifstream in(directory + "/" + checks_of(p.name));
     std::string line;
     if (!std::getline(in, line)) continue;
     const Json head = Json::parse(line.c_str(), nullptr, false);
     if (!head.is_object()) continue;
-    ChecksHere p{head.value("scheme", ""), head.value("hosts", 0u)};
-    auto scheme = keeper::scheme_for_hosts(p.scheme, p.hosts);
+    const std::string text = head.value("scheme", "");
+    p.parts = head.value("hosts", 0u);
+    auto scheme = keeper::scheme_for_hosts(text, p.parts);
     if (!scheme.ok()) continue;
+    p.scheme = text;
     p.may_be_lost = redundancy::survives(*scheme);
     p.holders = static_cast<unsigned>(head.value("checks_on", std::vector<unsigned>()).size());
-    newest = p;
-    of = name;
   }
-  return newest;
+  std::vector<ChecksHere> all;
+  for (const auto& [job, p] : newest) all.push_back(p);
+  return all;
+}
+
+std::string words_on(const ChecksHere& p) {
+  if (p.scheme.empty()) return p.name + ": the end of the program; not that of the keeper or the host";
+  return fmt::format(
+      "{}: the end of the program; while all {} parts are there, that of the keepers of any {} (a "
+      "host may have several)",
+      p.name, p.parts, p.may_be_lost);
 }
 
 Result<void> status(const KeeperOptions& o) {
@@ -164,15 +177,15 @@ Result<void> status(const KeeperOptions& o) {
   auto held = held_by(*reached);
   if (!held.ok()) return held.error();
   const DiskState disk = read_disk_state(*reached);
-  const auto protection = protection_of(*reached, *held);
-  OrderedJson survives = OrderedJson::array({"the end of the program"}), of_hosts;
-  if (protection) {
-    of_hosts = {{"scheme", protection->scheme},
-                {"hosts", protection->hosts},
-                {"may_be_lost", protection->may_be_lost}};
-    survives.push_back(fmt::format("the end of any {} of {} hosts or their keepers", protection->may_be_lost,
-                                   protection->hosts));
+  const std::vector<ChecksHere> protection = protection_of(*reached);
+  OrderedJson survives = OrderedJson::array(), of_jobs = OrderedJson::array();
+  for (const ChecksHere& p : protection) {
+    survives.push_back(words_on(p));
+    if (p.scheme.empty()) continue;
+    of_jobs.push_back(
+        {{"newest", p.name}, {"scheme", p.scheme}, {"parts", p.parts}, {"may_be_lost", p.may_be_lost}});
   }
+  if (survives.empty()) survives.push_back("the end of the program");
   if (o.json) {
     print_json({{"keeper", title_of(*path)},
                 {"pid", answer->pid},
@@ -187,7 +200,7 @@ Result<void> status(const KeeperOptions& o) {
                   {"directory", disk.wishes.directory},
                   {"saved", disk.saved},
                   {"error", disk.error}}},
-                {"redundancy", of_hosts},
+                {"redundancy", of_jobs},
                 {"survives", survives}});
     return {};
   }
@@ -210,16 +223,14 @@ Result<void> status(const KeeperOptions& o) {
     if (!disk.saved.empty()) line("", fmt::format("{}  {}", human_time(disk.time_ns), disk.saved));
     if (!disk.error.empty()) line("", disk.error);
   }
-  if (!protection) {
-    line("survives", "the end of the program; not that of the keeper or the host");
-    return {};
+  for (const ChecksHere& p : protection) {
+    if (p.scheme.empty()) continue;
+    line("redundancy",
+         fmt::format("{}: {} over {} parts{}", p.name, p.scheme, p.parts,
+                     p.holders == 0 ? "" : fmt::format(", its checks with {} of them", p.holders)));
   }
-  line(
-      "redundancy",
-      fmt::format("{} over {} hosts{}", protection->scheme, protection->hosts,
-                  protection->holders == 0 ? "" : fmt::format(", on {} of them alone", protection->holders)));
-  line("survives", fmt::format("the end of the program, and of any {} of the {} hosts or their keepers",
-                               protection->may_be_lost, protection->hosts));
+  for (const ChecksHere& p : protection) line("survives", words_on(p));
+  if (protection.empty()) line("survives", "the end of the program; not that of the keeper or the host");
   return {};
 }
 
