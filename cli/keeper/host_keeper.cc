@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,7 +91,14 @@ Json has_part(const Json& question) {
   }
   const ReachedPart reached = reach_part(part);
   const std::string sum = checksum_of_file(reached.path + "/" + kManifestName);
-  return {{"say", "have"}, {"there", !sum.empty() && sum == question.value("checksum", "")}};
+  Json answer{{"say", "have"}, {"there", !sum.empty() && sum == question.value("checksum", "")}};
+  // How much more it takes. What an attempt has left goes with the next one, and is not known to be free.
+  struct statvfs fs;
+  const int directory = reached.kept.directory.get();
+  if (reached.kept.directory.valid() && fstatvfs(directory, &fs) == 0 &&
+      faccessat(directory, ("." + reached.kept.name + ".tmp").c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+    answer["free"] = fs.f_bavail * fs.f_frsize;
+  return answer;
 }
 
 void give_up_parts(const std::string& images, const std::string& job, const std::vector<std::string>& stay) {

@@ -142,6 +142,28 @@ bool can_recover(const redundancy::Code& code, const keeper::Striping& striping,
   return striping.stripes() == 0 || gives_back(striping.stripes() - 1);
 }
 
+// Of hosts that are to get a part: those that are surely too small for it are marked, before anything is sent.
+// The part and its differences are counted; how many blocks of checks are not zero nobody knows yet.
+Result<void> check_room(Crew& crew, const std::vector<Json>& have, const std::vector<bool>& lost,
+                        const Json& parts) {
+  std::string names;
+  for (size_t i = 0; i < lost.size(); ++i) {
+    uint64_t bytes = 0;
+    for (const Json& file : parts[i].value("files", Json::array())) {
+      bytes += file.at(1).get<uint64_t>();
+      if (file.size() >= 8) bytes += file.at(6).get<uint64_t>();
+    }
+    CrewHost& host = crew.hosts()[i];
+    host.no_room = lost[i] && have[i].value("free", UINT64_MAX) < bytes;
+    if (host.no_room) names += (names.empty() ? "" : ", ") + host.where;
+  }
+  if (names.empty()) return {};
+  Error e = failure(ExitCode::kIo, names, "its keeper has no room for the lost part",
+                    "start the keeper with more --memory");
+  e.sys_errno = ENOSPC;
+  return e;
+}
+
 }  // namespace
 
 Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
@@ -201,6 +223,7 @@ Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, con
     return failure(ExitCode::kNotFound, names,
                    fmt::format("the parts of these hosts are gone, more than {} gives back", text),
                    "bring one of their keepers back, or use an older checkpoint");
+  CKPT_TRY(check_room(crew, *have, lost, manifest.redundancy["parts"]));
   auto done = exchange(crew,
                        {{"id", manifest.id},
                         {"scheme", text},

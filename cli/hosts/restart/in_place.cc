@@ -30,18 +30,31 @@ class InPlace {
       return failure(ExitCode::kUnavailable, "the job", "has no checkpoint yet", "start it again");
     auto manifest = read_hosts_manifest(path);
     if (!manifest.ok()) return manifest.error();
-    CKPT_TRY(choose_hosts(path));
-    for (const int part : lost_) crew_.replace(part, there_.where[static_cast<size_t>(part)]);
-    bad_hosts_ = come_;
-    CKPT_TRY(crew_.assemble());
-    CKPT_TRY(crew_.check_alike());
-    bad_hosts_.clear();
-    if (auto r = recover_all(crew_, directory_of(path), *manifest); !r.ok()) {
+    std::vector<std::string> small;
+    for (std::set<std::string> leave = hosts_of(lost_, there_);;) {
+      const std::vector<std::string> before = there_.where;
+      CKPT_TRY(choose_hosts(path, leave));
+      for (const int part : lost_) {
+        const auto p = static_cast<size_t>(part);
+        if (leave.contains(before[p])) crew_.replace(part, there_.where[p]);
+      }
+      bad_hosts_ = come_;
+      bad_hosts_.insert(bad_hosts_.end(), small.begin(), small.end());
+      CKPT_TRY(crew_.assemble());
+      CKPT_TRY(crew_.check_alike());
+      bad_hosts_ = small;
+      const auto recovered = recover_all(crew_, directory_of(path), *manifest);
+      if (recovered.ok()) break;
+      leave.clear();
       for (const int part : lost_) {
         const CrewHost& host = crew_.hosts()[static_cast<size_t>(part)];
-        if (host.no_room) bad_hosts_.push_back(host.where);
+        if (host.no_room) leave.insert(host.where);
       }
-      return r.error();
+      small.insert(small.end(), leave.begin(), leave.end());
+      bad_hosts_ = small;
+      // Nothing has gone back yet, so another spare may come in its place.
+      if (leave.empty() || there_.spares.empty()) return recovered.error();
+      fmt::print(stderr, "ckpt: {}\n", printable(recovered.error().message()));
     }
     auto starts = PartStarts::prepare(crew_, path, *manifest, run_, lost_);
     if (!starts.ok()) return starts.error();
@@ -68,23 +81,25 @@ class InPlace {
   const Json& table() const { return table_; }
 
  private:
-  Result<void> choose_hosts(const std::string& path) {
-    const auto dead = hosts_of(lost_, there_);
+  // leave: those of the lost parts that are gone, or too small for one.
+  Result<void> choose_hosts(const std::string& path, const std::set<std::string>& leave) {
     // Of a host that has several parts one may be lost alone, with its agent.
     std::set<std::string> stay;
     for (size_t i = 0; i < there_.where.size(); ++i) {
       if (std::find(lost_.begin(), lost_.end(), static_cast<int>(i)) == lost_.end())
         stay.insert(there_.where[i]);
     }
-    if (stay.empty() || !replace(dead, there_, &lost_))
+    if (stay.empty() || !replace(leave, there_, &lost_))
       return failure(ExitCode::kUnavailable, "the job", "has no host left",
                      "ckpt-restart --hosts brings it back");
+    come_.clear();
     for (const int part : lost_) come_.push_back(there_.where[static_cast<size_t>(part)]);
-    fmt::print(stderr, "ckpt: {}: gone; the processes of {} go back in place to {}, those of {} come to {}\n",
-               printable(fmt::format("{}", fmt::join(dead, ", "))),
-               printable(fmt::format("{}", fmt::join(stay, ", "))), printable(path),
-               printable(fmt::format("{}", fmt::join(dead, ", "))),
+    const std::string left = printable(fmt::format("{}", fmt::join(leave, ", ")));
+    fmt::print(stderr, "ckpt: {}: {}; the processes of {} go back in place to {}, those of {} come to {}\n",
+               left, come_again_ ? "has no room for the part" : "gone",
+               printable(fmt::format("{}", fmt::join(stay, ", "))), printable(path), left,
                printable(fmt::format("{}", fmt::join(come_, ", "))));
+    come_again_ = true;
     return {};
   }
 
@@ -94,6 +109,7 @@ class InPlace {
   Places there_;
   const std::vector<int> lost_;
   std::vector<std::string> come_, bad_hosts_;
+  bool come_again_ = false;  // others were to come before
   Json table_;
 };
 
