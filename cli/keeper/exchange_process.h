@@ -7,8 +7,8 @@
 //                             <--    {"say": "port", ...}   it listens; what its part is; what connections it has
 //   {"ports", "lengths"}      -->                           all listen. {"connected"}: all have these connections yet
 //                             <--    {"say": "done", ...}   its checks, or its part, have their names
-// At any time {"say": "failed", "code", "errno", "text"}; then it ends. So it does behind a plan of what is lost,
-// which it carries out at the job's priority.
+// At any time {"say": "failed", "code", "errno", "text"}; then it ends. So it does behind a plan of what is
+// lost, which it carries out at the job's priority.
 //
 // Owner: cli, the agent. One thread; the process has those of cluster/keeper/mesh.h. Callers: the agent.
 #pragma once

@@ -73,10 +73,12 @@ TEST(Striping, ChecksAreOnTheHoldersAlone) {
     EXPECT_FALSE(are_holders(wrong, {redundancy::Kind::kReedSolomon, 4, 2}, 6));
 }
 
-// What comes to a host for one batch is in proportion to the hosts, not to their square, wherever the checks are.
+// What comes to a host for one batch is in proportion to the hosts, not to their square, wherever the checks
+// are.
 TEST(Striping, ABatchIsBoundedByTheHosts) {
-  for (const auto& [scheme, hosts, holders] :
-       {std::tuple("parity", 32u, std::vector<unsigned>{}), {"parity", 32u, {31}}, {"rs:30+2", 32u, {30, 31}}}) {
+  for (const auto& [scheme, hosts, holders] : {std::tuple("parity", 32u, std::vector<unsigned>{}),
+                                               {"parity", 32u, {31}},
+                                               {"rs:30+2", 32u, {30, 31}}}) {
     const std::vector<uint64_t> lengths(hosts, 100 * kStripeBlock);
     const Striping s(*scheme_for_hosts(scheme, hosts), lengths, holders);
     for (uint64_t first = 0; first < s.stripes(); first += s.in_batch()) {

@@ -118,7 +118,10 @@ class Redundancy(KeptHosts):
         self.assertEqual(len(self.sizes("h3", "words")), 2, (self.held("h3"), self.files_of("h3")))
         with open(sorted(glob.glob(self.images + "/*.hosts"))[-1], encoding="utf-8") as f:
             part = json.load(f)["redundancy"]["parts"][2]
-        self.assertLess(part["bytes"], part["held"] / 4, part)
+        # Of the images that have some: small ones go whole, and how much was written between two checkpoints is a matter of time.
+        words = [(f[1], f[6]) for f in part["files"] if f[6] != 0]
+        self.assertEqual(len(words), 1, part)
+        self.assertLess(words[0][1], words[0][0] / 4, part)
         # Of all others there is one cycle of checks: one block and what is before it.
         first = [max(self.sizes(h, "checks")) for h in ("h1", "h2", "h3", "h4")]
         self.assertEqual(first[:3], [(256 + 4) << 10] * 3)

@@ -142,8 +142,8 @@ bool can_recover(const redundancy::Code& code, const keeper::Striping& striping,
   return striping.stripes() == 0 || gives_back(striping.stripes() - 1);
 }
 
-// Of hosts that are to get a part: those that are surely too small for it are marked, before anything is sent.
-// The part and its differences are counted; how many blocks of checks are not zero nobody knows yet.
+// Of hosts that are to get a part: those that are surely too small for it are marked, before anything is
+// sent. The part and its differences are counted; how many blocks of checks are not zero nobody knows yet.
 Result<void> check_room(Crew& crew, const std::vector<Json>& have, const std::vector<bool>& lost,
                         const Json& parts) {
   std::string names;
