@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -219,6 +220,12 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
     l.directory.clear();
     return false;
   }
+  // What a rank has on this host only, as the session directory of Open MPI: it goes with the step.
+  const std::string session = l.directory + "/session";
+  if (mkdir(session.c_str(), 0700) != 0) {
+    why = fmt::format("--mpi=pmix: {}: {}", session, strerror(errno));
+    return false;
+  }
   static pmix_server_module_t module{};
   module.client_connected = connected;
   module.client_finalized = finalized;
@@ -259,6 +266,9 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
   job.add(PMIX_LOCAL_PEERS, lists[here]);
   job.add_rank(PMIX_LOCALLDR, static_cast<uint32_t>(atoi(own[0].c_str())));
   job.add(PMIX_SPAWNED, false);
+  job.add(PMIX_TMPDIR, l.directory);
+  job.add(PMIX_NSDIR, session);
+  job.add(PMIX_TDIR_RMCLEAN, true);
   free(nodes);
   free(tasks);
   std::vector<std::unique_ptr<Facts>> of_tasks;
