@@ -1,7 +1,9 @@
-// How the PMIx servers of a step's nodes come together in ckpt-srun.
+// How the PMIx servers of a step's nodes come together in ckpt-srun, and where they have their files.
 #include "cluster/srun/pmix/router.h"
 
 #include <gtest/gtest.h>
+
+#include "cluster/srun/pmix/directory.h"
 
 namespace ckpt::cluster::srun {
 namespace {
@@ -38,6 +40,13 @@ std::string hears(PmixRouter& router, int node, const PmixMessage& m) {
            sent.data + " ";
   }
   return all;
+}
+
+TEST(PmixDirectory, IsThereOnThisNode) {
+  EXPECT_EQ(directory_of_pmix("/dev/shm"), "/dev/shm");
+  for (const char* other : {"", "tmp", ".", "/no/such/directory", "/dev/null"})
+    EXPECT_EQ(directory_of_pmix(other), "/tmp") << other;
+  EXPECT_EQ(directory_of_pmix(nullptr), "/tmp");
 }
 
 TEST(PmixRouter, BringsFencesTogether) {

@@ -17,6 +17,7 @@
 #include <mutex>
 
 #include "base/raii_fd.h"
+#include "cluster/srun/pmix/directory.h"
 #include "cluster/srun/pmix/missing.h"
 
 namespace ckpt::cluster::srun {
@@ -213,8 +214,7 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
   Library& l = *library_;
   if (!l.open(why)) return false;
   desk = new Desk;
-  std::error_code ignored;
-  l.directory = (std::filesystem::temp_directory_path(ignored) / "ckpt-pmix-XXXXXX").string();
+  l.directory = directory_of_pmix(getenv("TMPDIR")) + "/ckpt-pmix-XXXXXX";
   if (mkdtemp(l.directory.data()) == nullptr) {
     why = fmt::format("--mpi=pmix: {}: {}", l.directory, strerror(errno));
     l.directory.clear();
