@@ -30,14 +30,14 @@ PmixMessage message(What what, uint64_t id, int rank, const std::string& ranks =
   return m;
 }
 
-// What comes of it: "node:what:id:data", in order.
+// What comes of it: "node:what:id:data", or the status in place of data, in order.
 std::string hears(PmixRouter& router, int node, const PmixMessage& m) {
   PmixRouter::Actions actions;
   router.hear(node, m, actions);
   std::string all;
   for (const auto& [to, sent] : actions.send) {
     all += std::to_string(to) + ":" + static_cast<char>(sent.what) + ":" + std::to_string(sent.id) + ":" +
-           sent.data + " ";
+           (sent.status != 0 ? std::to_string(sent.status) : sent.data) + " ";
   }
   return all;
 }
@@ -61,7 +61,7 @@ TEST(PmixRouter, BringsFencesTogether) {
   EXPECT_EQ(hears(router, 2, message(What::kFence, 5, -1, "", "c")), "0:F:1:abc 1:F:7:abc 2:F:5:abc ");
   EXPECT_EQ(hears(router, 1, message(What::kFence, 9, -1, "", "B")), "");
   EXPECT_EQ(hears(router, 2, message(What::kFence, 6, -1, "", "C")), "0:F:2:ABC 1:F:9:ABC 2:F:6:ABC ");
-  EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,17", "x")), "");
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,17", "x")), "0:F:4:-46 ");
 }
 
 TEST(PmixRouter, TakesQuestionsToTheirNode) {
@@ -74,7 +74,8 @@ TEST(PmixRouter, TakesQuestionsToTheirNode) {
   answer.what = What::kAnswer;
   answer.data = "put";
   EXPECT_EQ(hears(router, 0, answer), "2:A:4:put ");
-  EXPECT_EQ(hears(router, 2, message(What::kAsk, 5, 4)), "");
+  EXPECT_EQ(hears(router, 2, message(What::kAsk, 5, 4)), "2:A:5:-46 ");
+  EXPECT_EQ(hears(router, 1, message(What::kAsk, 6, -2)), "1:A:6:-46 ");
 }
 
 TEST(PmixRouter, KnowsWhoIsIn) {

@@ -35,6 +35,8 @@ struct Desk {
   std::vector<PmixMessage> messages;
   std::map<uint64_t, Waiting> waiting;
   uint64_t last = 0;
+  std::string name_space;  // of the step: there is no other here
+  uint32_t count = 0;      // of its ranks
   ScopedFd event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 
   void put(PmixMessage message) {
@@ -61,6 +63,10 @@ PmixMessage of_rank(PmixMessage::What what, const pmix_proc_t* who) {
   return m;
 }
 
+static_assert(kPmixNotFound == PMIX_ERR_NOT_FOUND);
+
+bool is_of_step(const pmix_proc_t& who) { return desk->name_space == who.nspace; }
+
 // Called by libpmix's thread.
 pmix_status_t connected(const pmix_proc_t* who, void*, pmix_op_cbfunc_t, void*) {
   desk->put(of_rank(PmixMessage::What::kBegan, who));
@@ -83,6 +89,9 @@ pmix_status_t aborted(const pmix_proc_t* who, void*, int status, const char text
 
 pmix_status_t fence(const pmix_proc_t procs[], size_t count, const pmix_info_t[], size_t, char* data,
                     size_t bytes, pmix_modex_cbfunc_t done, void* more) {
+  for (size_t i = 0; i < count; ++i) {
+    if (!is_of_step(procs[i])) return PMIX_ERR_NOT_FOUND;
+  }
   PmixMessage m;
   m.what = PmixMessage::What::kFence;
   std::vector<uint32_t> ranks;
@@ -98,6 +107,7 @@ pmix_status_t fence(const pmix_proc_t procs[], size_t count, const pmix_info_t[]
 
 pmix_status_t wanted(const pmix_proc_t* who, const pmix_info_t[], size_t, pmix_modex_cbfunc_t done,
                      void* more) {
+  if (!is_of_step(*who) || who->rank >= desk->count) return PMIX_ERR_NOT_FOUND;
   desk->ask(of_rank(PmixMessage::What::kAsk, who), done, more);
   return PMIX_SUCCESS;
 }
@@ -214,6 +224,8 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
   Library& l = *library_;
   if (!l.open(why)) return false;
   desk = new Desk;
+  desk->name_space = step.name.substr(0, PMIX_MAX_NSLEN);
+  desk->count = static_cast<uint32_t>(step.count);
   l.directory = directory_of_pmix(getenv("TMPDIR")) + "/ckpt-pmix-XXXXXX";
   if (mkdtemp(l.directory.data()) == nullptr) {
     why = fmt::format("--mpi=pmix: {}: {}", l.directory, strerror(errno));

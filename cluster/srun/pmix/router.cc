@@ -32,9 +32,14 @@ void PmixRouter::hear(int node, const PmixMessage& m, Actions& actions) {
       fence(node, m, actions);
       break;
     case What::kAsk: {
-      if (m.rank < 0 || m.rank >= layout_.count()) break;
       PmixMessage on = m;
       on.node = node;
+      if (m.rank < 0 || m.rank >= layout_.count()) {
+        on.what = What::kAnswer;
+        on.status = kPmixNotFound;
+        actions.send.emplace_back(node, std::move(on));
+        break;
+      }
       actions.send.emplace_back(layout_.node_of[static_cast<size_t>(m.rank)], std::move(on));
       break;
     }
@@ -61,6 +66,13 @@ void PmixRouter::hear(int node, const PmixMessage& m, Actions& actions) {
 // A set of ranks has one fence after the other: the first of each of its nodes belong together.
 void PmixRouter::fence(int node, const PmixMessage& m, Actions& actions) {
   const std::set<int> nodes = nodes_of(m.ranks);
+  if (nodes.empty()) {
+    PmixMessage none;
+    none.what = PmixMessage::What::kFenced;
+    none.id = m.id;
+    none.status = kPmixNotFound;
+    actions.send.emplace_back(node, std::move(none));
+  }
   if (!nodes.contains(node)) return;
   Fence& f = fences_[m.ranks];
   f.nodes[node].push_back({m.id, m.data});
