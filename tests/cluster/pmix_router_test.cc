@@ -64,6 +64,16 @@ TEST(PmixRouter, BringsFencesTogether) {
   EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,17", "x")), "0:F:4:-46 ");
 }
 
+TEST(PmixRouter, KnowsASetHoweverItIsWritten) {
+  PmixRouter router(three_nodes());
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 1, -1, "0,1,2,3", "a")), "");
+  EXPECT_EQ(hears(router, 1, message(What::kFence, 2, -1, "", "b")), "");
+  EXPECT_EQ(hears(router, 2, message(What::kFence, 3, -1, "0,1,1,2,3", "c")),
+            "0:F:1:abc 1:F:2:abc 2:F:3:abc ");
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,0,2", "x")), "");
+  EXPECT_EQ(hears(router, 1, message(What::kFence, 5, -1, "2,0", "y")), "0:F:4:xy 1:F:5:xy ");
+}
+
 TEST(PmixRouter, TakesQuestionsToTheirNode) {
   PmixRouter router(three_nodes());
   PmixRouter::Actions actions;

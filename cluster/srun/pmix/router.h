@@ -43,8 +43,8 @@ class PmixRouter {
   bool is_of(int rank, int node) const {
     return rank >= 0 && rank < layout_.count() && layout_.node_of[static_cast<size_t>(rank)] == node;
   }
-  // Empty: there is no such set.
-  std::set<int> nodes_of(const std::string& ranks) const;
+  // One name for one set, however it was written: "" for all of the step. False: there is no such set.
+  bool settle(std::string& ranks, std::set<int>& nodes) const;
 
   Layout layout_;
   std::map<std::string, Fence> fences_;
