@@ -97,9 +97,12 @@ TEST(PmixRouter, KnowsWhoIsIn) {
   hears(router, 1, message(What::kFinished, 0, 2));
   EXPECT_FALSE(router.is_in(2));
   PmixRouter::Actions actions;
-  router.hear(2, message(What::kAbort, 0, 3, "", "it says so"), actions);
+  PmixMessage abort = message(What::kAbort, 0, 3, "", "it says so");
+  abort.status = 7;
+  router.hear(2, abort, actions);
   EXPECT_EQ(actions.aborted_by, 3);
   EXPECT_EQ(actions.why, "it says so");
+  EXPECT_EQ(actions.status, 7);
 }
 
 TEST(PmixRouter, ReadsWhatIsWritten) {

@@ -62,6 +62,7 @@ void PmixRouter::hear(int node, const PmixMessage& m, Actions& actions) {
       if (!is_of(m.rank, node)) break;
       actions.aborted_by = m.rank;
       actions.why = m.data;
+      actions.status = m.status;
       break;
     default:
       break;

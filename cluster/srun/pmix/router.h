@@ -25,6 +25,7 @@ class PmixRouter {
     std::vector<std::pair<int, PmixMessage>> send;  // node, message
     int aborted_by = -1;                            // all tasks are to end
     std::string why;
+    int status = 0;  // with which the program ends then
   };
   void hear(int node, const PmixMessage& message, Actions& actions);
   // It waits for others, and they for it: it has begun, and not said that it has done with PMIx.
