@@ -206,6 +206,24 @@ TEST(Environment, HasEachNameOnce) {
                         "SLURM_PROCID=3"}));
 }
 
+TEST(Environment, OfPmixIsTheUsersButForAServers) {
+  Step step;
+  step.layout = laid_out({"-n2", "x"}, "h[1-2]", "1(x2)");
+  step.options.exported = "ALL,PMIX_INSTALL_PREFIX=/y";
+  const char* set[] = {"PMIX_DEBUG=1",
+                       "PMIX_RANK=7",
+                       "PMIX_SERVER_URI41=x",
+                       "PMIX_DSTORE_ESH_BASE_PATH=x",
+                       "PMIX_MCA_gds=hash",
+                       "PMIX_NAMESPACE=x",
+                       nullptr};
+  std::string kept;
+  for (const std::string& pair : environment_of_step(step, const_cast<char**>(set))) {
+    if (pair.starts_with("PMIX_")) kept += pair + " ";
+  }
+  EXPECT_EQ(kept, "PMIX_DEBUG=1 PMIX_INSTALL_PREFIX=/y PMIX_MCA_gds=hash ");
+}
+
 TEST(OutputName, HasItsFields) {
   Step step;
   step.allocation.job_id = "42";
