@@ -306,21 +306,23 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
       "the step", why);
 }
 
-std::vector<std::string> PmixHost::environment_of(int task) {
-  std::vector<std::string> all;
+bool PmixHost::environment_of(int task, std::vector<std::string>& all, std::string& why) {
   pmix_proc_t who;
   memset(&who, 0, sizeof(who));
   memcpy(who.nspace, library_->name_space, sizeof(who.nspace));
   who.rank = static_cast<uint32_t>(task);
-  library_->register_client(&who, getuid(), getgid(), nullptr, nullptr, nullptr);
+  const std::string name = fmt::format("task {}", task);
   char** variables = nullptr;
-  if (library_->setup_fork(&who, &variables) != PMIX_SUCCESS || variables == nullptr) return all;
-  for (char** v = variables; *v != nullptr; ++v) {
+  if (!library_->good(library_->register_client(&who, getuid(), getgid(), nullptr, nullptr, nullptr),
+                      name.c_str(), why) ||
+      !library_->good(library_->setup_fork(&who, &variables), name.c_str(), why))
+    return false;
+  for (char** v = variables; v != nullptr && *v != nullptr; ++v) {
     all.emplace_back(*v);
     free(*v);
   }
   free(variables);
-  return all;
+  return true;
 }
 
 int PmixHost::fd() const { return desk != nullptr ? desk->event.get() : -1; }
