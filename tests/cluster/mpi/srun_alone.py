@@ -106,7 +106,7 @@ class Alone(unittest.TestCase):
         for step in steps:
             out, err = step.communicate(timeout=120)
             self.assertEqual(step.returncode, 2, (out, err))
-        told["TMPDIR"] = "/no/such/directory"
+        told.update(TMPDIR="/no/such/directory", OMPI_MCA_btl_vader_backing_directory=self.dir)  # an abort leaves what is there
         _, err = self.srun("-n2", "--mpi=pmix", f"{self.dir}/a", "3", code=3, variables=told)
         self.assertIn("has aborted the step", err)
         self.assertEqual(os.listdir(f"{self.dir}/t"), [])
