@@ -11,6 +11,8 @@ packages=(
   libisal-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
   # transports of distributed simulations
   libopenmpi-dev openmpi-bin libmpich-dev mpich
+  # srun --mpi=pmix
+  libpmix-dev
   # the programs that the tests checkpoint, and what they are looked at with
   python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
   # hosts in namespaces, which start programs on each other (tests/support/hosts.py)

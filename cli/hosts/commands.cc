@@ -24,6 +24,9 @@ struct HostsOptions {
 };
 
 Result<std::vector<std::string>> hosts_named(HostsOptions& o, bool repeats) {
+  if (o.hosts == kNoHosts)
+    return failure(ExitCode::kUsage, "--hosts none", "is for ckpt run: a job is started on this host alone",
+                   "name hosts, h1,h2");
   CKPT_TRY(name_hosts(o.hosts, o.launch));
   return split_hosts(o.hosts, repeats);
 }

@@ -316,11 +316,16 @@ void Launcher::route(size_t node, const Frame& f) {
   pmix_->hear(static_cast<int>(node), m, actions);
   for (const auto& [to, message] : actions.send)
     nodes_[static_cast<size_t>(to)].say(Say::kPmix, -1, write_message(message));
-  if (actions.aborted_by >= 0) abort_step(actions.aborted_by, actions.why);
+  if (actions.aborted_by >= 0) abort_step(actions.aborted_by, actions.why, actions.status);
 }
 
-void Launcher::abort_step(int task, const std::string& why) {
+void Launcher::abort_step(int task, const std::string& why, std::optional<int> status) {
   say("error: task {} has aborted the step{}{}", task, why.empty() ? "" : ": ", why);
+  if (status && aborted_with_ < 0 && !ending_) {
+    // As exit() has it; an abort is no success.
+    aborted_with_ = (*status & 0xff) != 0 ? *status & 0xff : 1;
+    code_ = std::max(code_, aborted_with_);
+  }
   end_step(SIGKILL);
 }
 
@@ -330,7 +335,10 @@ void Launcher::hear_end(int task, int status) {
   --left_;
   if (first_end_ns_ == 0) first_end_ns_ = run_ns_;
   ends_.push_back({task, status});
-  code_ = std::max(code_, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+  const bool by_abort = aborted_with_ >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  code_ = std::max(code_, by_abort              ? aborted_with_
+                          : WIFSIGNALED(status) ? 128 + WTERMSIG(status)
+                                                : WEXITSTATUS(status));
   if (ending_) return;
   // Others would wait for it in MPI for ever.
   const bool in_mpi = ((pmi_ != nullptr && pmi_->is_in(task)) || (pmix_ != nullptr && pmix_->is_in(task))) &&

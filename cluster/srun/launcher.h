@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ class Launcher {
   void lose(size_t node);
   void act(const PmiServer::Actions& actions);
   void route(size_t node, const Frame& frame);
-  void abort_step(int task, const std::string& why);
+  // status: what the step ends with, where a task has said so.
+  void abort_step(int task, const std::string& why, std::optional<int> status = {});
   void read_input();
   void take_interrupts();
   void write_stream(OutputStream& stream);
@@ -71,6 +73,7 @@ class Launcher {
   std::vector<Ended> ends_;      // heard now, of one node
   std::vector<bool> has_ended_;  // tasks
   int input_ = 0, left_ = 0, code_ = 0;
+  int aborted_with_ = -1;  // an exit code: tasks that are killed for it count as this
   bool input_ended_ = false, ending_ = false;
   // How long the step has run: the time of a host is another one's after a restart, and what lies between
   // does not count.

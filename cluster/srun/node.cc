@@ -197,7 +197,12 @@ bool Node::start_pmix() {
     return false;
   }
   for (TaskOrder& t : order_.tasks) {
-    for (const std::string& pair : pmix_->environment_of(t.task)) {
+    std::vector<std::string> pairs;
+    if (!pmix_->environment_of(t.task, pairs, why)) {
+      say(Say::kNotStarted, -1, why);
+      return false;
+    }
+    for (const std::string& pair : pairs) {
       const size_t equals = std::min(pair.find('='), pair.size());
       t.environment[pair.substr(0, equals)] = pair.substr(std::min(equals + 1, pair.size()));
     }

@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -16,9 +17,18 @@ namespace ckpt::cluster::srun {
 
 namespace {
 
+// MPI names what its ranks share on a host by the name space: two steps with the same one destroy each
+// other's.
+Result<std::string> random_part() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof(bits), 0) != sizeof(bits))
+    return make_error(ExitCode::kSystem, errno, "no random number ({})", strerror(errno));
+  return fmt::format("{:016x}", bits);
+}
+
 PmixStep pmix_of(const Step& step, int node) {
   if (step.options.mpi != Mpi::kPmix) return {};
-  PmixStep p{"ckpt." + step.id(), "", "", node, step.layout.count()};
+  PmixStep p{"ckpt." + step.id() + "." + step.random, "", "", node, step.layout.count()};
   for (size_t i = 0; i < step.layout.nodes.size(); ++i) {
     p.nodes += (i == 0 ? "" : ",") + step.layout.nodes[i];
     std::string tasks;
@@ -62,6 +72,9 @@ Result<Step> read_step(const std::vector<std::string>& words, const Variables& v
   auto layout = lay_out(step.options, step.allocation);
   if (!layout.ok()) return layout.error();
   step.layout = std::move(*layout);
+  auto random = random_part();
+  if (!random.ok()) return random.error();
+  step.random = std::move(*random);
   char here[PATH_MAX];
   if (getcwd(here, sizeof(here)) != nullptr) step.directory = here;
   if (const std::string& wanted = step.options.directory; !wanted.empty())

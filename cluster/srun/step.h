@@ -17,7 +17,8 @@ struct Step {
   Options options;
   Allocation allocation;
   Layout layout;
-  int number = 0;  // SLURM_STEP_ID
+  int number = 0;      // SLURM_STEP_ID: another step of the allocation may have the same
+  std::string random;  // which no other step has
   std::string directory;
   std::vector<std::vector<std::string>> programs;  // the command of each task, or one for all
 

@@ -46,6 +46,16 @@ const char* name_of(Distribution d) {
 
 bool is_of_host(std::string_view variable) { return variable.starts_with("CKPT_"); }
 
+// What a PMIx server tells its ranks. The rest of PMIX_* is the user's: where PMIx is installed, what it is
+// to say.
+bool is_of_pmix_server(std::string_view variable) {
+  constexpr std::string_view kOthers[] = {
+      "PMIX_NAMESPACE", "PMIX_RANK",     "PMIX_SECURITY_MODE", "PMIX_GDS_MODULE", "PMIX_BFROP_BUFFER_TYPE",
+      "PMIX_VERSION",   "PMIX_HOSTNAME", "PMIX_SYSTEM_TMPDIR", "PMIX_PTL_MODULE"};
+  return variable.starts_with("PMIX_SERVER_") || variable.starts_with("PMIX_DSTORE_") ||
+         std::find(std::begin(kOthers), std::end(kOthers), variable) != std::end(kOthers);
+}
+
 std::vector<std::string> preloaded(std::string_view list) {
   std::vector<std::string> all;
   while (!list.empty()) {
@@ -102,7 +112,7 @@ std::vector<std::string> environment_of_step(const Step& step, char** environmen
   take_exported(step.options.exported, environment, v);
   std::erase_if(v, [](const auto& pair) {
     return is_of_host(pair.first) || pair.first.starts_with("PMI_") || pair.first.starts_with("HYDRA_") ||
-           (pair.first.starts_with("PMIX_") && !pair.first.starts_with("PMIX_MCA_"));
+           is_of_pmix_server(pair.first);
   });
   const Layout& l = step.layout;
   const std::string tasks = std::to_string(l.count()), nodes = std::to_string(l.nodes.size()),

@@ -1,7 +1,9 @@
-// How the PMIx servers of a step's nodes come together in ckpt-srun.
+// How the PMIx servers of a step's nodes come together in ckpt-srun, and where they have their files.
 #include "cluster/srun/pmix/router.h"
 
 #include <gtest/gtest.h>
+
+#include "cluster/srun/pmix/directory.h"
 
 namespace ckpt::cluster::srun {
 namespace {
@@ -28,16 +30,23 @@ PmixMessage message(What what, uint64_t id, int rank, const std::string& ranks =
   return m;
 }
 
-// What comes of it: "node:what:id:data", in order.
+// What comes of it: "node:what:id:data", or the status in place of data, in order.
 std::string hears(PmixRouter& router, int node, const PmixMessage& m) {
   PmixRouter::Actions actions;
   router.hear(node, m, actions);
   std::string all;
   for (const auto& [to, sent] : actions.send) {
     all += std::to_string(to) + ":" + static_cast<char>(sent.what) + ":" + std::to_string(sent.id) + ":" +
-           sent.data + " ";
+           (sent.status != 0 ? std::to_string(sent.status) : sent.data) + " ";
   }
   return all;
+}
+
+TEST(PmixDirectory, IsThereOnThisNode) {
+  EXPECT_EQ(directory_of_pmix("/dev/shm"), "/dev/shm");
+  for (const char* other : {"", "tmp", ".", "/no/such/directory", "/dev/null"})
+    EXPECT_EQ(directory_of_pmix(other), "/tmp") << other;
+  EXPECT_EQ(directory_of_pmix(nullptr), "/tmp");
 }
 
 TEST(PmixRouter, BringsFencesTogether) {
@@ -52,7 +61,17 @@ TEST(PmixRouter, BringsFencesTogether) {
   EXPECT_EQ(hears(router, 2, message(What::kFence, 5, -1, "", "c")), "0:F:1:abc 1:F:7:abc 2:F:5:abc ");
   EXPECT_EQ(hears(router, 1, message(What::kFence, 9, -1, "", "B")), "");
   EXPECT_EQ(hears(router, 2, message(What::kFence, 6, -1, "", "C")), "0:F:2:ABC 1:F:9:ABC 2:F:6:ABC ");
-  EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,17", "x")), "");
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,17", "x")), "0:F:4:-46 ");
+}
+
+TEST(PmixRouter, KnowsASetHoweverItIsWritten) {
+  PmixRouter router(three_nodes());
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 1, -1, "0,1,2,3", "a")), "");
+  EXPECT_EQ(hears(router, 1, message(What::kFence, 2, -1, "", "b")), "");
+  EXPECT_EQ(hears(router, 2, message(What::kFence, 3, -1, "0,1,1,2,3", "c")),
+            "0:F:1:abc 1:F:2:abc 2:F:3:abc ");
+  EXPECT_EQ(hears(router, 0, message(What::kFence, 4, -1, "0,0,2", "x")), "");
+  EXPECT_EQ(hears(router, 1, message(What::kFence, 5, -1, "2,0", "y")), "0:F:4:xy 1:F:5:xy ");
 }
 
 TEST(PmixRouter, TakesQuestionsToTheirNode) {
@@ -65,7 +84,8 @@ TEST(PmixRouter, TakesQuestionsToTheirNode) {
   answer.what = What::kAnswer;
   answer.data = "put";
   EXPECT_EQ(hears(router, 0, answer), "2:A:4:put ");
-  EXPECT_EQ(hears(router, 2, message(What::kAsk, 5, 4)), "");
+  EXPECT_EQ(hears(router, 2, message(What::kAsk, 5, 4)), "2:A:5:-46 ");
+  EXPECT_EQ(hears(router, 1, message(What::kAsk, 6, -2)), "1:A:6:-46 ");
 }
 
 TEST(PmixRouter, KnowsWhoIsIn) {
@@ -77,9 +97,12 @@ TEST(PmixRouter, KnowsWhoIsIn) {
   hears(router, 1, message(What::kFinished, 0, 2));
   EXPECT_FALSE(router.is_in(2));
   PmixRouter::Actions actions;
-  router.hear(2, message(What::kAbort, 0, 3, "", "it says so"), actions);
+  PmixMessage abort = message(What::kAbort, 0, 3, "", "it says so");
+  abort.status = 7;
+  router.hear(2, abort, actions);
   EXPECT_EQ(actions.aborted_by, 3);
   EXPECT_EQ(actions.why, "it says so");
+  EXPECT_EQ(actions.status, 7);
 }
 
 TEST(PmixRouter, ReadsWhatIsWritten) {

@@ -2,6 +2,8 @@
 // PMI sockets.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "cluster/srun/frames.h"
 #include "cluster/srun/hostlist.h"
 #include "cluster/srun/layout.h"
@@ -204,6 +206,24 @@ TEST(Environment, HasEachNameOnce) {
                         "SLURM_PROCID=3"}));
 }
 
+TEST(Environment, OfPmixIsTheUsersButForAServers) {
+  Step step;
+  step.layout = laid_out({"-n2", "x"}, "h[1-2]", "1(x2)");
+  step.options.exported = "ALL,PMIX_INSTALL_PREFIX=/y";
+  const char* set[] = {"PMIX_DEBUG=1",
+                       "PMIX_RANK=7",
+                       "PMIX_SERVER_URI41=x",
+                       "PMIX_DSTORE_ESH_BASE_PATH=x",
+                       "PMIX_MCA_gds=hash",
+                       "PMIX_NAMESPACE=x",
+                       nullptr};
+  std::string kept;
+  for (const std::string& pair : environment_of_step(step, const_cast<char**>(set))) {
+    if (pair.starts_with("PMIX_")) kept += pair + " ";
+  }
+  EXPECT_EQ(kept, "PMIX_DEBUG=1 PMIX_INSTALL_PREFIX=/y PMIX_MCA_gds=hash ");
+}
+
 TEST(OutputName, HasItsFields) {
   Step step;
   step.allocation.job_id = "42";
@@ -247,6 +267,24 @@ TEST(Order, GoesToANode) {
     NodeOrder other;
     EXPECT_FALSE(read_order(std::string_view(bytes).substr(0, n), other));
   }
+}
+
+// A step may have the number of another that runs beside it, on the same hosts.
+TEST(Order, HasANameSpaceOfItsOwn) {
+  const Set set{
+      {"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "h[1-2]"}, {"SLURM_JOB_CPUS_PER_NODE", "1(x2)"}};
+  std::set<std::string> names;
+  for (int i = 0; i < 2; ++i) {
+    auto step = read_step({"-n2", "--mpi=none", "x"}, from(set));
+    ASSERT_TRUE(step.ok()) << step.error().text;
+    step->options.mpi = Mpi::kPmix;
+    char* none[] = {nullptr};
+    const std::string name = order_for(*step, 0, none).pmix.name;
+    EXPECT_EQ(name, order_for(*step, 1, none).pmix.name);
+    EXPECT_TRUE(name.starts_with("ckpt.7.0.")) << name;
+    names.insert(name);
+  }
+  EXPECT_EQ(names.size(), 2u);
 }
 
 TEST(Frames, ComeInPieces) {

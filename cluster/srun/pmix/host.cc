@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <mutex>
 
 #include "base/raii_fd.h"
+#include "cluster/srun/pmix/directory.h"
 #include "cluster/srun/pmix/missing.h"
 
 namespace ckpt::cluster::srun {
@@ -33,6 +35,8 @@ struct Desk {
   std::vector<PmixMessage> messages;
   std::map<uint64_t, Waiting> waiting;
   uint64_t last = 0;
+  std::string name_space;  // of the step: there is no other here
+  uint32_t count = 0;      // of its ranks
   ScopedFd event{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 
   void put(PmixMessage message) {
@@ -59,6 +63,10 @@ PmixMessage of_rank(PmixMessage::What what, const pmix_proc_t* who) {
   return m;
 }
 
+static_assert(kPmixNotFound == PMIX_ERR_NOT_FOUND);
+
+bool is_of_step(const pmix_proc_t& who) { return desk->name_space == who.nspace; }
+
 // Called by libpmix's thread.
 pmix_status_t connected(const pmix_proc_t* who, void*, pmix_op_cbfunc_t, void*) {
   desk->put(of_rank(PmixMessage::What::kBegan, who));
@@ -81,6 +89,9 @@ pmix_status_t aborted(const pmix_proc_t* who, void*, int status, const char text
 
 pmix_status_t fence(const pmix_proc_t procs[], size_t count, const pmix_info_t[], size_t, char* data,
                     size_t bytes, pmix_modex_cbfunc_t done, void* more) {
+  for (size_t i = 0; i < count; ++i) {
+    if (!is_of_step(procs[i])) return PMIX_ERR_NOT_FOUND;
+  }
   PmixMessage m;
   m.what = PmixMessage::What::kFence;
   std::vector<uint32_t> ranks;
@@ -96,6 +107,7 @@ pmix_status_t fence(const pmix_proc_t procs[], size_t count, const pmix_info_t[]
 
 pmix_status_t wanted(const pmix_proc_t* who, const pmix_info_t[], size_t, pmix_modex_cbfunc_t done,
                      void* more) {
+  if (!is_of_step(*who) || who->rank >= desk->count) return PMIX_ERR_NOT_FOUND;
   desk->ask(of_rank(PmixMessage::What::kAsk, who), done, more);
   return PMIX_SUCCESS;
 }
@@ -212,11 +224,18 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
   Library& l = *library_;
   if (!l.open(why)) return false;
   desk = new Desk;
-  std::error_code ignored;
-  l.directory = (std::filesystem::temp_directory_path(ignored) / "ckpt-pmix-XXXXXX").string();
+  desk->name_space = step.name.substr(0, PMIX_MAX_NSLEN);
+  desk->count = static_cast<uint32_t>(step.count);
+  l.directory = directory_of_pmix(getenv("TMPDIR")) + "/ckpt-pmix-XXXXXX";
   if (mkdtemp(l.directory.data()) == nullptr) {
     why = fmt::format("--mpi=pmix: {}: {}", l.directory, strerror(errno));
     l.directory.clear();
+    return false;
+  }
+  // What a rank has on this host only, as the session directory of Open MPI: it goes with the step.
+  const std::string session = l.directory + "/session";
+  if (mkdir(session.c_str(), 0700) != 0) {
+    why = fmt::format("--mpi=pmix: {}: {}", session, strerror(errno));
     return false;
   }
   static pmix_server_module_t module{};
@@ -259,6 +278,9 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
   job.add(PMIX_LOCAL_PEERS, lists[here]);
   job.add_rank(PMIX_LOCALLDR, static_cast<uint32_t>(atoi(own[0].c_str())));
   job.add(PMIX_SPAWNED, false);
+  job.add(PMIX_TMPDIR, l.directory);
+  job.add(PMIX_NSDIR, session);
+  job.add(PMIX_TDIR_RMCLEAN, true);
   free(nodes);
   free(tasks);
   std::vector<std::unique_ptr<Facts>> of_tasks;
@@ -284,21 +306,23 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
       "the step", why);
 }
 
-std::vector<std::string> PmixHost::environment_of(int task) {
-  std::vector<std::string> all;
+bool PmixHost::environment_of(int task, std::vector<std::string>& all, std::string& why) {
   pmix_proc_t who;
   memset(&who, 0, sizeof(who));
   memcpy(who.nspace, library_->name_space, sizeof(who.nspace));
   who.rank = static_cast<uint32_t>(task);
-  library_->register_client(&who, getuid(), getgid(), nullptr, nullptr, nullptr);
+  const std::string name = fmt::format("task {}", task);
   char** variables = nullptr;
-  if (library_->setup_fork(&who, &variables) != PMIX_SUCCESS || variables == nullptr) return all;
-  for (char** v = variables; *v != nullptr; ++v) {
+  if (!library_->good(library_->register_client(&who, getuid(), getgid(), nullptr, nullptr, nullptr),
+                      name.c_str(), why) ||
+      !library_->good(library_->setup_fork(&who, &variables), name.c_str(), why))
+    return false;
+  for (char** v = variables; v != nullptr && *v != nullptr; ++v) {
     all.emplace_back(*v);
     free(*v);
   }
   free(variables);
-  return all;
+  return true;
 }
 
 int PmixHost::fd() const { return desk != nullptr ? desk->event.get() : -1; }

@@ -26,8 +26,9 @@ class PmixHost {
 
   // False, and why.
   bool begin(const PmixStep& step, std::string& why);
-  // NAME=value: how this task finds the server.
-  std::vector<std::string> environment_of(int task);
+  // NAME=value: how this task finds the server. False, and why: without them it would take itself for a job
+  // of one rank.
+  bool environment_of(int task, std::vector<std::string>& all, std::string& why);
   // Readable: take() has something.
   int fd() const;
   std::vector<PmixMessage> take();

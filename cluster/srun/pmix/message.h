@@ -12,6 +12,9 @@
 
 namespace ckpt::cluster::srun {
 
+// PMIX_ERR_NOT_FOUND, for what nobody can answer.
+inline constexpr int kPmixNotFound = -46;
+
 struct PmixMessage {
   enum class What : char {
     kFence = 'f',     // a node's ranks of `ranks` have come to it, with `data`

@@ -7,22 +7,27 @@ namespace ckpt::cluster::srun {
 
 PmixRouter::PmixRouter(const Layout& layout) : layout_(layout) {}
 
-std::set<int> PmixRouter::nodes_of(const std::string& ranks) const {
-  std::set<int> nodes;
-  if (ranks.empty()) {
-    nodes.insert(layout_.node_of.begin(), layout_.node_of.end());
-    return nodes;
-  }
+bool PmixRouter::settle(std::string& ranks, std::set<int>& nodes) const {
+  std::set<int> set;
   const char *at = ranks.data(), *end = at + ranks.size();
   while (at < end) {
     int rank = -1;
     const auto [next, error] = std::from_chars(at, end, rank);
     if (error != std::errc() || rank < 0 || rank >= layout_.count() || (next != end && *next != ','))
-      return {};
-    nodes.insert(layout_.node_of[static_cast<size_t>(rank)]);
+      return false;
+    set.insert(rank);
     at = next + 1;
   }
-  return nodes;
+  ranks.clear();
+  if (set.empty() || set.size() == layout_.node_of.size()) {
+    nodes.insert(layout_.node_of.begin(), layout_.node_of.end());
+    return true;
+  }
+  for (const int rank : set) {
+    ranks += (ranks.empty() ? "" : ",") + std::to_string(rank);
+    nodes.insert(layout_.node_of[static_cast<size_t>(rank)]);
+  }
+  return true;
 }
 
 void PmixRouter::hear(int node, const PmixMessage& m, Actions& actions) {
@@ -32,9 +37,14 @@ void PmixRouter::hear(int node, const PmixMessage& m, Actions& actions) {
       fence(node, m, actions);
       break;
     case What::kAsk: {
-      if (m.rank < 0 || m.rank >= layout_.count()) break;
       PmixMessage on = m;
       on.node = node;
+      if (m.rank < 0 || m.rank >= layout_.count()) {
+        on.what = What::kAnswer;
+        on.status = kPmixNotFound;
+        actions.send.emplace_back(node, std::move(on));
+        break;
+      }
       actions.send.emplace_back(layout_.node_of[static_cast<size_t>(m.rank)], std::move(on));
       break;
     }
@@ -52,6 +62,7 @@ void PmixRouter::hear(int node, const PmixMessage& m, Actions& actions) {
       if (!is_of(m.rank, node)) break;
       actions.aborted_by = m.rank;
       actions.why = m.data;
+      actions.status = m.status;
       break;
     default:
       break;
@@ -60,9 +71,17 @@ void PmixRouter::hear(int node, const PmixMessage& m, Actions& actions) {
 
 // A set of ranks has one fence after the other: the first of each of its nodes belong together.
 void PmixRouter::fence(int node, const PmixMessage& m, Actions& actions) {
-  const std::set<int> nodes = nodes_of(m.ranks);
+  std::string ranks = m.ranks;
+  std::set<int> nodes;
+  if (!settle(ranks, nodes)) {
+    PmixMessage none;
+    none.what = PmixMessage::What::kFenced;
+    none.id = m.id;
+    none.status = kPmixNotFound;
+    actions.send.emplace_back(node, std::move(none));
+  }
   if (!nodes.contains(node)) return;
-  Fence& f = fences_[m.ranks];
+  Fence& f = fences_[ranks];
   f.nodes[node].push_back({m.id, m.data});
   if (f.nodes.size() < nodes.size() ||
       std::ranges::any_of(f.nodes, [](const auto& one) { return one.second.empty(); }))

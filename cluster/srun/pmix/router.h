@@ -25,6 +25,7 @@ class PmixRouter {
     std::vector<std::pair<int, PmixMessage>> send;  // node, message
     int aborted_by = -1;                            // all tasks are to end
     std::string why;
+    int status = 0;  // with which the program ends then
   };
   void hear(int node, const PmixMessage& message, Actions& actions);
   // It waits for others, and they for it: it has begun, and not said that it has done with PMIx.
@@ -43,8 +44,8 @@ class PmixRouter {
   bool is_of(int rank, int node) const {
     return rank >= 0 && rank < layout_.count() && layout_.node_of[static_cast<size_t>(rank)] == node;
   }
-  // Empty: there is no such set.
-  std::set<int> nodes_of(const std::string& ranks) const;
+  // One name for one set, however it was written: "" for all of the step. False: there is no such set.
+  bool settle(std::string& ranks, std::set<int>& nodes) const;
 
   Layout layout_;
   std::map<std::string, Fence> fences_;

@@ -1,6 +1,7 @@
 """ckpt-srun on this host alone, outside of any job: an allocation of one node, whose variables are set here.
   srun_alone.py [-v]
 """
+import ctypes.util
 import os
 import shutil
 import signal
@@ -87,6 +88,29 @@ class Alone(unittest.TestCase):
         self.assertIn("srun: error: /dev/full: cannot be written (No space left on device)", err)
         _, err = self.srun("-o", "/dev/full", "echo", "a", code=1)
         self.assertIn("/dev/full", err)
+
+    @unittest.skipUnless(ctypes.util.find_library("pmix") and shutil.which("mpicc.openmpi"), "no Open MPI with PMIx")
+    def test_pmix(self):
+        """Two steps of one number at once; no TMPDIR here; the exit code of MPI_Abort; nothing is left in the directory of files."""
+        with open(f"{self.dir}/a.c", "w", encoding="ascii") as f:
+            f.write("#include <mpi.h>\n#include <stdlib.h>\nint main(int n, char** v) { int sum = 0; MPI_Init(&n, &v);"
+                    "for (int i = 0, one = 1; i < 200; ++i) MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);"
+                    "if (n > 1) MPI_Abort(MPI_COMM_WORLD, atoi(v[1])); MPI_Finalize(); return sum; }")
+        subprocess.run(["mpicc.openmpi", "-o", f"{self.dir}/a", f"{self.dir}/a.c"], check=True)
+        os.mkdir(f"{self.dir}/t")
+        told = dict(OMPI_MCA_btl="vader,self", OMPI_MCA_pml="ob1", OMPI_MCA_mpi_yield_when_idle="1", TMPDIR=f"{self.dir}/t")
+        steps = []
+        for name in "12":  # as two jobs of an allocation
+            os.mkdir(f"{self.dir}/{name}")
+            steps.append(self.start("-n2", "--mpi=pmix", f"{self.dir}/a", variables={**told, "CKPT_ON": f"{self.dir}/{name}/on"}))
+        for step in steps:
+            out, err = step.communicate(timeout=120)
+            self.assertEqual(step.returncode, 2, (out, err))
+        told.update(TMPDIR="/no/such/directory", OMPI_MCA_btl_vader_backing_directory=self.dir)  # an abort leaves what is there
+        _, err = self.srun("-n2", "--mpi=pmix", f"{self.dir}/a", "3", code=3, variables=told)
+        self.assertIn("has aborted the step", err)
+        self.assertEqual(os.listdir(f"{self.dir}/t"), [])
+        self.assertFalse([name for name in os.listdir(self.dir) if name.startswith("ckpt-pmix")])
 
     def test_quiet_says_errors(self):
         _, err = self.srun("-Q", "-K", "-n2", "sh", "-c", "[ $SLURM_PROCID = 0 ] && exit 3; exec sleep 1000", code=143)
