@@ -14,7 +14,8 @@ int main(void) {
   if (hole == MAP_FAILED) return 1;
   char* stack = hole + 2 * (size_t)kHole - kPage;
   munmap(hole + kHole, kHole);
-  if (mmap(stack, kPage, PROT_READ | PROT_WRITE, flags | MAP_GROWSDOWN | MAP_FIXED, -1, 0) == MAP_FAILED) return 1;
+  if (mmap(stack, kPage, PROT_READ | PROT_WRITE, flags | MAP_GROWSDOWN | MAP_FIXED, -1, 0) == MAP_FAILED)
+    return 1;
   puts("ready");
   fflush(stdout);
   for (int round = 1; round <= kRounds; ++round) {
