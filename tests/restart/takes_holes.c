@@ -1,5 +1,5 @@
-// Unmaps a range, waits, and maps it again with MAP_FIXED, as a program may that has one thread: nobody else maps
-// anything. A stack of its own grows down into another hole (MAP_GROWSDOWN). Prints "ok" in the end.
+// Unmaps a range, waits, and maps it again with MAP_FIXED, as a program may that has one thread: nobody else
+// maps anything. A stack of its own grows down into another hole (MAP_GROWSDOWN). Prints "ok" in the end.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
