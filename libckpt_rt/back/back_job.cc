@@ -31,8 +31,8 @@ Result<void> BackRun::hold() {
   return {};
 }
 
-// Born since the checkpoint: it has nothing to go back to. It stands until it is killed, or until all go on
-// as they were.
+// Born since the checkpoint: it has nothing to go back to. The process stands until it is killed, or until
+// all go on as they were.
 Result<BackCost> BackRun::stand_by() {
   if (!arena_.reserve(16 << 20, 0)) return make_error(ExitCode::kInternal, ENOMEM, "no memory to stop");
   pid_ = sys::getpid();
@@ -41,7 +41,7 @@ Result<BackCost> BackRun::stand_by() {
   message_ = {};
   message_.says = static_cast<uint32_t>(BackSays::kStanding);
   auto reply = ask(message_);
-  // It may have much to cut: as long as it is there it is waited for.
+  // The asker may have much to cut: as long as the asker is there, this process waits.
   while (!reply.ok() && !answered_ && gate_.decided() != BackDecision::kOpen &&
          gate_.decided() != BackDecision::kGivenUp && !asker_is_gone())
     reply = hear_reply();
@@ -64,7 +64,7 @@ Result<void> BackRun::commit_job() {
   auto undecided = [&] {
     return gate_.decided() == BackDecision::kCutting || gate_.decided() == BackDecision::kCommitted;
   };
-  // It may have much to cut: as long as it is there it is waited for.
+  // The asker may have much to cut: as long as the asker is there, this process waits.
   while (!reply.ok() && !answered_ && undecided() && !asker_is_gone()) reply = hear_reply();
   const BackDecision decided = gate_.decided();
   if (reply.ok() && decided == BackDecision::kCommitted) {

@@ -26,7 +26,7 @@ void BackRun::change_memory(bool late) {
 }
 
 // Checks that the program, with the rights that it has now, can open the files that will be mapped again.
-// They must be the files that the asker has looked at.
+// The files must be those that the asker has looked at.
 Result<void> BackRun::check_files() {
   for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
     if (op.kind != static_cast<uint32_t>(BackMemory::kMap) || op.path == 0) continue;

@@ -231,7 +231,7 @@ Result<void> BackRun::commit() {
   message_.says = static_cast<uint32_t>(BackSays::kMore);
   auto reply = ask(message_);
   bool cutting = false;
-  // It may have much to cut: as long as it is there it is waited for.
+  // The asker may have much to cut: as long as the asker is there, this process waits.
   while ((reply.ok() && reply->kind == static_cast<uint32_t>(BackReplyKind::kCutting)) ||
          (cutting && !reply.ok() && !answered_ && !asker_is_gone())) {
     cutting = true;

@@ -46,7 +46,7 @@ bool JobGate::somebody_died(uint32_t barrier) const {
     range.l_start = i;
     range.l_len = 1;
     const long r = sys::call(__NR_fcntl, fd_, F_OFD_GETLK, &range);
-    // It may have come there between the two looks, and be gone since.
+    // The member may have come to the barrier between the two looks, and be gone since.
     if (r == 0 && range.l_type == F_UNLCK && gate_->passed[i].load() < barrier) return true;
   }
   return false;

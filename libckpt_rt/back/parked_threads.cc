@@ -176,7 +176,8 @@ long ParkedThreads::create(int tid) {
   };
   make();
   // A thread that has just ended is off all lists before its number is free (release_task() since Linux
-  // 6.15). It may have no processor in between. While somebody has the number, kill(2) finds him.
+  // 6.15). The ending thread may have no processor in between. While somebody has the number, kill(2) finds
+  // him.
   constexpr int64_t kLongestNs = 10'000'000'000;
   const int64_t deadline = now_ns() + kLongestNs;
   while (creation.result == -EEXIST && sys::call(__NR_kill, tid, 0L) == -ESRCH && now_ns() < deadline) {
@@ -225,7 +226,7 @@ void ParkedThreads::go_on(void* t) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(*thread.slot, notes);
   if (r == 0) r = own_dispatch::set_again();
-  // One that create() has made has what the thread that made it may do.
+  // A thread that create() has made has the rights of the thread that made it.
   const ThreadCredentials& own = thread.slot->credentials;
   const bool made = thread.stopped == nullptr && own.known;
   if (r == 0 && made) r = become_user_of_thread(own, own, true, notes);

@@ -41,7 +41,7 @@ class ParkedThreads {
   Result<void> park(ThreadSlot* first, int leader);
   // The other way. Then the stop can be released.
   void unpark();
-  // One more with this id, made by a parked one. 0, or -errno.
+  // A parked thread makes one more thread, with this id. 0, or -errno.
   long create(int tid);
   // Threads that are not in the list, which is sorted, end. Returns when they are gone.
   void end_others(std::span<const int32_t> tids);

@@ -88,7 +88,8 @@ struct RobustListHead {
   return true;
 }
 
-// Those of all threads from `s` on, as many as are read at once; `s` is the first of the rest then.
+// The robust lists of all threads from `s` on, as many as are read at once; `s` is the first of the rest
+// then.
 [[nodiscard]] bool add_robust_lists(const ThreadSlot*& s, StillMemory& memory, ArenaVector<Addr>& pages) {
   constexpr size_t kAtOnce = 64;
   RobustListHead heads[kAtOnce];

@@ -26,7 +26,7 @@ uint32_t membarrier_registrations() {
     if (sys::call(__NR_membarrier, long{b.command}, 0L, 0L) == 0)
       found |= static_cast<uint32_t>(b.registration);
   }
-  // Whether other processes' barriers come to this one nothing shows. Those that come in vain do no harm.
+  // Whether other processes' barriers come to this one nothing shows. Barriers that come in vain do no harm.
   return found == 0 ? 0 : found | static_cast<uint32_t>(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
 }
 

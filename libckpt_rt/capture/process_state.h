@@ -58,7 +58,7 @@ uint32_t count_seccomp_filters();
 // Asked without a call that a filter may punish. What cannot be told counts as one.
 bool is_filtered();
 
-// Texts of /proc that the stop reads. They are opened ahead of it, which is most of their price.
+// Texts of /proc that the stop reads. The files are opened ahead of the stop: opening is most of their price.
 class ProcessTexts {
  public:
   enum Text { kStatus, kStat, kAuxv, kComm, kTimers, kOomScore, kCoreFilter, kTexts };

@@ -35,7 +35,7 @@ bool read_rights(const char* path, std::string_view status, ThreadCredentials& c
   bool all = true;
   for (size_t i = 0; i < std::size(fields); ++i)
     all = all && numbers(line_of(status, kLines[i]), fields[i].base, &fields[i].value, 1) == 1;
-  // They come behind the groups, which may be thousands.
+  // These lines come behind the groups, which may be thousands.
   if (!all && (!read_status(path, fields) || !std::ranges::all_of(fields, &StatusField::found))) return false;
   c.inheritable = fields[0].value;
   c.permitted = fields[1].value;

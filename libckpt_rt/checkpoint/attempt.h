@@ -28,9 +28,10 @@ class BackEnd;
 
 // What take_checkpoint() has to know of an attempt besides its result.
 struct Outcome {
-  // It failed because the program gave memory back under our hands, or a check did: another may succeed.
+  // The attempt failed because the program gave memory back under our hands, or a check failed: another may
+  // succeed.
   bool spoiled = false;
-  // It failed because its fault back end cannot serve this program: nothing happened to it.
+  // The attempt failed because its fault back end cannot serve this program: nothing happened to it.
   bool refused = false;
   // The watch goes on: the next checkpoint may be an increment to this one. Otherwise it has to be ended.
   bool keeps_watch = false;

@@ -296,7 +296,7 @@ void ImageCommand::remove() {
 Error ImageCommand::explain(const Error& error) {
   if (error.sys_errno != EPIPE || nanny_ == 0) return error;
   // Nobody reads any more: this image is lost. The command has ended, or is just about to, but it may also
-  // live on. It is not waited for then: threads of the program may wait for buffers of this image.
+  // live on. The command is not waited for then: threads of the program may wait for buffers of this image.
   pipe_.reset();
   if (!ends_within(kEndsMs)) {
     return make_error(ExitCode::kIo, EPIPE, "{}: the command of CKPT_TO reads no more, and has not ended: {}",

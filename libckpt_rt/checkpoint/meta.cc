@@ -165,8 +165,8 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
   meta.record(RecordType::kMapping, r, path, build_id);
 }
 
-// Would the kernel have made one mapping of the two? It does not where one is registered with a userfaultfd
-// while the other comes into being; what a restart maps shall not be in more and more pieces.
+// Would the kernel have made one mapping of the two? The kernel does not where one is registered with a
+// userfaultfd while the other comes into being; what a restart maps shall not be in more and more pieces.
 bool could_be_one(const Mapping& m, const Mapping& next) {
   return m.range.end == next.range.start && m.kind == MappingKind::kAnonymous && next.kind == m.kind &&
          !m.shared && !next.shared && next.prot == m.prot && next.map_flags == m.map_flags &&

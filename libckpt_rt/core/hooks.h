@@ -58,7 +58,7 @@ extern std::atomic<bool> has_forked;
 void before_fork();
 // In the parent, whether it has a child now or not.
 void after_fork();
-// It is about to have one that executes another program at once (vfork, posix_spawn).
+// The program is about to have a child that executes another program at once (vfork, posix_spawn).
 extern std::atomic<bool> has_spawned;
 void before_spawn();
 // The process is about to end.
@@ -75,7 +75,7 @@ void end_strict();
 // The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them
 // back.
 void note_keyring();
-// It has forbidden itself access to files (landlock).
+// The program has forbidden itself access to files (landlock).
 void note_landlock();
 // The calling thread has registered an rseq area of its own, or (address 0) has none any more.
 struct RseqArea {
@@ -84,8 +84,8 @@ struct RseqArea {
 };
 // Of the calling thread; what was noted before.
 RseqArea note_rseq(const RseqArea& area);
-// It asks to be told when a message comes into a queue. The notice ends when any descriptor of the queue is
-// closed in the process, also in a table of the agent.
+// The program asks to be told when a message comes into a queue. The notice ends when any descriptor of the
+// queue is closed in the process, also in a table of the agent.
 void note_queue_notice();
 void note_namespaces(int left);
 // A thread waits for its own children alone (__WNOTHREAD).

@@ -82,7 +82,7 @@ void put_child_right() {
       // seq_cst with begin_exec(): either we find the thread here, or it finds that the child is new no more.
       own.pid.store(this_process.pid, std::memory_order_seq_cst);
       const int tid = own.in_exec.load(std::memory_order_seq_cst);
-      // It may be that of a child of vfork, long gone.
+      // `tid` may be that of a child of vfork, long gone.
       if (tid != 0 && sys::call(__NR_tgkill, this_process.pid, tid, 0) == 0) stop_state.world.begin_exec(tid);
     }
   }

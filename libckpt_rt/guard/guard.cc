@@ -74,8 +74,8 @@ uint64_t bit(int signal) { return 1ull << (signal - 1); }
 void unblock(uint64_t signals) { sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &signals, 0L, 8L); }
 void block_all() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &kAllSignals, 0L, 8L); }
 
-// The thread was stopped, the guard has been opened, and it has not run since. It is on the stack of its
-// record now: from here on it may write to protected memory.
+// The thread was stopped, the guard has been opened, and it has not run since. The thread is on the stack of
+// its record now: from here on it may write to protected memory.
 void enlist(void* argument) {
   auto* frame = static_cast<ucontext_t*>(argument);
   ThreadRecord& record = *record_of(&argument);
@@ -245,7 +245,8 @@ void Handler::leave(bool stood) {
     resume(*record_, frame_, selector_);
   }
   if (record_of(reinterpret_cast<void*>(frame_->uc_mcontext.gregs[REG_RSP])) != nullptr) {
-    // It was waiting in a handler of ours, which takes the guard off itself; no stop may come before that.
+    // The thread was waiting in a handler of ours, which takes the guard off itself; no stop may come before
+    // that.
     record_->left = true;
     kernel_mask(frame_) = kAllSignals;
   } else {

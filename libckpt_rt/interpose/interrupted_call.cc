@@ -391,8 +391,8 @@ bool InterruptibleCall::goes_on_by_itself(long result) {
     return true;
   }
   // recvmmsg leaves the interruption as an error in the socket, which cannot be told from a real error. To
-  // find out whether a short read is a part takes a system call. It is not made for reads of up to 64 KiB,
-  // nor before the first stop: there a part is very rare.
+  // find out whether a short read is a part takes a system call. That call is not made for reads of up to 64
+  // KiB, nor before the first stop: there a part is very rare.
   constexpr long kPipeBytes = 64 << 10;
   if (progress == Progress::kMemoryDevice &&
       (args[2] <= kPipeBytes || ckpt_departures.load(std::memory_order_relaxed) == 0)) {

@@ -148,7 +148,7 @@ struct InterruptibleCall {
     timeout_kind = direction;
     begin = begin_mark();
   }
-  // Removes the checkpoint signal from it. One that cannot be read is for the kernel to refuse.
+  // Removes the checkpoint signal from the mask. A mask that cannot be read is for the kernel to refuse.
   void with_mask(int arg, const void* kernel_mask) {
     args[arg] = reinterpret_cast<long>(kernel_mask);
     if (kernel_mask == nullptr || !program_memory::read(mask, kernel_mask)) return;

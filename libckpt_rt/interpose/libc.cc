@@ -24,7 +24,7 @@ extern "C" {
 [[gnu::visibility("default")]] int ckpt_libc_madvise(void*, size_t, int) __asm__("madvise");
 [[gnu::visibility("default")]] void* ckpt_libc_mremap(void*, size_t, size_t, int, void*) __asm__("mremap");
 [[gnu::visibility("default")]] int ckpt_libc_brk(void*) __asm__("brk");
-// Those of processor_calls.cc.
+// Functions of processor_calls.cc.
 [[gnu::visibility("hidden")]] int ckpt_clock_gettime_after_restart(clockid_t, timespec*);
 [[gnu::visibility("hidden")]] int ckpt_getrusage_after_restart(int, rusage*);
 [[gnu::visibility("hidden")]] clock_t ckpt_times_after_restart(tms*);

@@ -323,7 +323,7 @@ bool Arming::protect_now(SegmentId first, SegmentId last, AddrRange range) {
     if (!futex_words::noted_in(range)) {
       if (protection_.protect(range) == 0) return true;
     } else if (first < last) {
-      // One by one: most of them have none.
+      // Each segment alone: most segments have no words of futexes.
       for (SegmentId id = first; id <= last; ++id.value) {
         AddrRange window = table_.window(table_[id]);
         if (!futex_words::noted_in(window) && protection_.protect(window) == 0) continue;

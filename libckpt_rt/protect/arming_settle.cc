@@ -45,8 +45,8 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open,
 
 // May one call protect all from `first` to `last`? Not if a kProtected segment between has lost its
 // protection: a change of it would go unseen. True: all of them are protected. False: some are kUnsettled
-// now. Only segments of first's region count. Those of other regions, in the windows at both ends, may have
-// been settled by this stop without protection.
+// now. Only segments of first's region count. Segments of other regions, in the windows at both ends, may
+// have been settled by this stop without protection.
 Result<bool> Arming::is_settled(SegmentId first, SegmentId last) {
   auto found = check_segments(first, {last.value + 1}, table_[first].region);
   if (found.ok()) return *found == 0;
@@ -115,7 +115,7 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
     }
     if (tracked != range.size()) mark_open(range);
   }
-  // One that stayed kWritten would be copied by nobody, without a word.
+  // A segment that stayed kWritten would be copied by nobody, without a word.
   for (uint32_t id : written_) CHECK(table_.state({id}) == SegmentState::kProtected);
   return {};
 }

@@ -143,8 +143,8 @@ void forget(AddrRange range) {
          [] { return hooks::memory_registered.load(std::memory_order_seq_cst) != 0; });
 }
 
-// A child would write past the protection of this process to memory that other members copy. They are soon
-// done with it; if not, the checkpoint is given up rather than the fork.
+// A child would write past the protection of this process to memory that other members copy. The other
+// members are soon done with that memory; if not, the checkpoint is given up rather than the fork.
 void await_members() {
   constexpr timespec kStep{0, 1'000'000};
   const int64_t deadline = now_ns() + kPatienceNs;

@@ -70,9 +70,9 @@ long WriteProtection::add(AddrRange range) {
 }
 
 // To unregister memory the kernel looks at each page once more, and at its `struct page`: as dear as
-// protecting it. It does not where memory is registered for missing pages only. So memory of which no page is
-// protected any more is registered so first. A thread that touches a missing page in between waits, and
-// unregistering wakes it.
+// protecting it. The kernel does not look where memory is registered for missing pages only. So memory of
+// which no page is protected any more is registered so first. A thread that touches a missing page in between
+// waits, and unregistering wakes it.
 void WriteProtection::remove(AddrRange range) {
   for (Addr at = range.start; at < range.end; at = at + kRemovedAtOnce) {
     uffdio_range piece{at.value, range.end - at < kRemovedAtOnce ? range.end - at : kRemovedAtOnce};

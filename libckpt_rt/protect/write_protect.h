@@ -58,8 +58,8 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   void forget(AddrRange range);
   long protect(AddrRange range) override { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
 
-  // Starts the thread that serves faults, before the first add(): events may come from then on. They go to
-  // `arming`.
+  // Starts the thread that serves faults, before the first add(): events may come from then on. The events go
+  // to `arming`.
   Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters, int pagemap);
   // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
   void serve(Copier* copier);

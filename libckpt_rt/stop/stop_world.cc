@@ -317,7 +317,7 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
       info.si_pid = t.pid;
       info.si_value.sival_ptr = this;
       const long r = sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
-      // One thread takes it, and at the next look another.
+      // On EAGAIN the signal goes to the process: one thread takes it, and at the next look another.
       if (r == -EAGAIN) {
         // A thread that executes another program must not take it along: there its action is the default.
         setxid_of_process_.store(true, std::memory_order_seq_cst);

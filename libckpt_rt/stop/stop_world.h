@@ -149,8 +149,8 @@ class StopWorld {
     return requested_.load(std::memory_order_acquire) != released_.load(std::memory_order_acquire);
   }
 
-  // One stopped thread calls work(argument) in its handler; returns when it is done. For what only a
-  // thread with the program's descriptor table or signal queue can do.
+  // The stopped thread of `slot` calls work(argument) in its handler; returns when it is done. For what only
+  // a thread with the program's descriptor table or signal queue can do.
   void run_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
     start_on(slot, work, argument);
     await(slot);

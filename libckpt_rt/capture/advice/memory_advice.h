@@ -2,7 +2,7 @@
 //
 // Only /proc/self/smaps tells the flags of a mapping, and it counts the pages of each under the lock that
 // mmap, munmap and brk wait for: tens of milliseconds for each GiB. So it is read of small programs, where
-// reading costs nothing. It is also read where flags are known to be set that change what memory means
+// reading costs nothing. The file is also read where flags are known to be set that change what memory means
 // (DONTFORK, WIPEONFORK, MERGEABLE, locked, huge pages of hugetlbfs, …). Otherwise flags that only say how
 // memory is used (HUGEPAGE, SEQUENTIAL, NORESERVE, …) come from what was noted (advice_notes.h).
 //

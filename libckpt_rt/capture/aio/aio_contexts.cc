@@ -290,7 +290,7 @@ long make_again() {
   Nothing nothing;
   for (Context& c : contexts) {
     if (!is_own(c)) continue;
-    // It went before the stop, past us.
+    // The context went before the stop, past us.
     if (!c.saved) c.address.store(0, std::memory_order_relaxed);
     if (!c.saved) continue;
     long r = nothing.error();

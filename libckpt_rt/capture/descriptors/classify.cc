@@ -222,7 +222,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     }
     case S_IFIFO:
       d.flags |= pipe_ends(d.now.open_flags);
-      // One whose name was removed is a pipe.
+      // A FIFO whose name was removed is a pipe.
       d.kind = d.named ? OpenFileKind::kFifo : OpenFileKind::kPipe;
       return read_first_locks(d);
     case S_IFCHR:

@@ -207,7 +207,7 @@ Result<void> DescriptorCapture::copy_large_early() {
 }
 
 bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
-  // They were made in the order of devices and inodes.
+  // The early copies were made in the order of devices and inodes.
   const auto* copy = std::lower_bound(early_.begin(), early_.end(), d, [](const EarlyCopy& a, const auto& b) {
     return a.device != b.now.device ? a.device < b.now.device : a.inode < b.now.inode;
   });

@@ -124,7 +124,7 @@ class DescriptorCapture {
   void keep_contents();
   // Open files that wait in sockets, which we have open to look at them. Before the program runs.
   void close_in_flight();
-  // One of ours is in the program's table at the stop. -1: none.
+  // A descriptor of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
   // and connections, and a process that can read one saves its bytes. Before recheck_stopped.

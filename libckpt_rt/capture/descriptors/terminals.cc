@@ -36,7 +36,7 @@ bool has_input(int master, bool& stopped) {
   const long peer = sys::call(__NR_ioctl, master, kGetPeer, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
   if (sys::failed(peer)) return false;
   const ScopedFd slave(static_cast<int>(peer));
-  // It takes nothing although the master has nothing to read.
+  // A stopped slave takes nothing although the master has nothing to read.
   pollfd ready_to_write{slave.get(), POLLOUT, 0};
   stopped = sys::call(__NR_poll, &ready_to_write, 1L, 0L) == 0;
   return has_bytes(slave.get());

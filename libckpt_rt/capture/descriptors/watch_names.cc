@@ -31,7 +31,7 @@ uint32_t first_place(uint64_t inode) {
   return static_cast<uint32_t>(inode * 0x9e3779b97f4a7c15u >> 32) % kPlaces;
 }
 
-// Its offset + 1, or 0: no room. It begins with `directory`, if that is not empty.
+// Its offset + 1, or 0: no room. The stored name begins with `directory`, if that is not empty.
 uint32_t store(const char* directory, size_t directory_length, const char* path) {
   const size_t length = std::strlen(path), gap = directory_length != 0 ? 1 : 0;
   const size_t bytes = directory_length + gap + length + 1;

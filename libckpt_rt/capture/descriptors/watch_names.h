@@ -20,7 +20,7 @@ void note(const char* path, uint32_t mask);
 void note_socket(const char* path);
 
 // The next absolute name that was noted of a file with this inode number, from place `at` on, which is moved
-// behind it; begin with 0. nullptr: no more. It may lead elsewhere by now.
+// behind it; begin with 0. nullptr: no more. The name may lead elsewhere by now.
 const char* next(uint32_t& at, uint64_t inode);
 
 }  // namespace ckpt::watch_names

@@ -69,8 +69,8 @@ class MemoryMap {
   // userfaultfd protects huge pages of hugetlbfs only as a whole, and loses the protection of what KSM
   // merges.
   void copy_special_pages_eagerly();
-  // Is there a ring or context of asynchronous reading, or a device that reads memory itself? They write to
-  // pages that they hold without a fault, at any time.
+  // Is there a ring or context of asynchronous reading, or a device that reads memory itself? All three write
+  // without a fault, at any time, to pages that they hold.
   bool has_pinned_pages() const;
   void copy_flags_from(const MemoryMap& earlier);
   // The same of what read_ahead() has read, and of what read_again() reads. `earlier` must stay.

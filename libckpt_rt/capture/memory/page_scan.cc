@@ -133,8 +133,8 @@ Result<void> PageScan::add(AddrRange run, ArenaVector<AddrRange>& runs) {
 }
 
 // Nothing is swapped here, so a page that is not present though its entry holds something is one of two
-// things. It is a page that the kernel moves to another place of the machine's memory at this instant
-// (compaction), which exists; or it is a mark, which is no page. mincore(2) tells them apart.
+// things. Either the page exists, and the kernel moves it to another place of the machine's memory at this
+// instant (compaction). Or the entry is a mark, which is no page. mincore(2) tells them apart.
 Result<void> PageScan::add_moving(AddrRange range, ArenaVector<AddrRange>& runs) {
   constexpr size_t kAtOnce = 512;
   uint8_t there[kAtOnce];

@@ -21,7 +21,8 @@ class PageScan {
   Result<void> open(Arena& scratch, int pagemap = -1);
   // /proc/self/pagemap; -1: not open.
   int descriptor() const { return pagemap_; }
-  // Parts of shared memory are looked up in this list; nullptr: in none. It must stay until another is named.
+  // Parts of shared memory are looked up in this list; nullptr: in none. The list must stay until another is
+  // named.
   void look_up_in(const MemoryMap* map) { map_ = map; }
   // Appends the runs of pages of m that must be in the image, in address order, page-aligned.
   Result<void> scan(const Mapping& m, ArenaVector<AddrRange>& runs);
@@ -77,8 +78,8 @@ long first_guard(int pagemap, AddrRange range, AddrRange* run);
 
 // The kernel answers one question several times faster than others: which pages were written to, and nothing
 // else. Its answer then has, of a page table, the pages that are not there as well, which no protection holds
-// either; but nothing of memory without a page table, or that is not mapped. Is it so here? It maps memory
-// for a moment, to try.
+// either; but nothing of memory without a page table, or that is not mapped. Is it so here? The function maps
+// memory for a moment, to try.
 bool missing_are_written(int pagemap);
 // As is_protected(), where that is so, of memory whose unmapping is announced (UFFD_EVENT_UNMAP). Much faster
 // where it is.

@@ -27,7 +27,7 @@ constinit std::atomic<bool> any{false};
 constinit std::atomic<int> without_descriptor{0};
 CKPT_FORK_DATA constinit std::atomic<int32_t> changes{0};
 
-// One that is closed is forgotten where its place is needed.
+// A ring that is closed is forgotten where its place is needed.
 Ring* take_free() {
   for (const bool closed_too : {false, true}) {
     for (Ring& r : rings) {

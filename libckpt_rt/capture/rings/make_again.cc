@@ -120,7 +120,7 @@ class NewRing {
     const long r = enter(fd_, count, 0, by_thread ? kWakeUp : 0);
     if (r != static_cast<long>(count)) return r < 0 ? r : -EAGAIN;
     if (!by_thread) return 0;
-    // It posts the completions of what it has taken before it sleeps, or takes more.
+    // The kernel's thread posts the completions of what it has taken before it sleeps, or takes more.
     while (load(queues_.submission_head()) != target || enter(fd_, 0, 0, kWakeUp | kGetEvents) < 0) {
       constexpr timespec kShort{0, 20'000};
       sys::call(__NR_nanosleep, &kShort, 0L);
@@ -306,7 +306,7 @@ void all_are_made() {
   rename_rings_of_files(kNewInode);
   rename_rings_of_buffers(kNewInode);
   for (Ring& ring : all()) {
-    // One that was closed before the stop is forgotten: the numbers of inodes mean nothing here.
+    // A ring that was closed before the stop is forgotten: the numbers of inodes mean nothing here.
     const uint64_t inode = ring.saved ? ring.new_inode : 0;
     if (ring.inode.load(kRelaxed) != inode) ring.inode.store(inode, kRelaxed);
   }

@@ -3,7 +3,7 @@
 // that is free is taken, and then the one place is given up.
 //
 // Owner: rings. Callers: the leader at restart, all other threads waiting. Never: allocates but by mmap(2).
-// It is undone as a whole when it goes out of scope.
+// ScopedFullSpace is undone as a whole when it goes out of scope.
 #pragma once
 
 #include <cstddef>

@@ -15,7 +15,7 @@ struct Buffer {
   uint32_t place;
 };
 constexpr size_t kMost = 512;
-// They are copied while the program stands.
+// The buffers are copied while the program stands.
 constexpr uint64_t kMostBytes = 16 << 20;
 CKPT_LARGE_TABLE constinit Buffer buffers[kMost]{};
 constinit size_t count = 0;

@@ -70,7 +70,7 @@ void note_number(uint64_t inode, int fd, bool close_on_exec);
 void note_eventfd(int fd, int64_t id);
 // An epoll watches a descriptor.
 void note_watch(int epoll, int fd, uint32_t events, uint64_t data);
-// It was registered under a number that another file has now.
+// An epoll watches the open file of `fd` under a number that another file has now.
 void note_moved_watch(int fd);
 void note_place(const Mapping& m);
 // When all has been noted: what forbids a restart, as a clause; "": nothing. The text is the caller's.

@@ -135,7 +135,7 @@ Put put(ByteWriter& out, int socket, int fd) {
   return program == kUnknown ? Put::kUnknown : program == kNone ? Put::kNothing : Put::kProgram;
 }
 
-// Each socket has another cookie now. Those that were not among the descriptors are gone.
+// Each socket has another cookie now. Sockets that were not among the descriptors are gone.
 void find_again(int64_t shift_ns) {
   if (!any.load(std::memory_order_relaxed)) return;
   for (uint32_t i = 0; i < kMost; ++i) {

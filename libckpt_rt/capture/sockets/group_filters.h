@@ -41,8 +41,8 @@ void after(const Note& note, bool succeeded);
 void begin();
 enum class Put { kNothing, kProgram, kUnknown };  // unknown: one of eBPF, or no room was left to note it
 // As an option of the socket that `socket` leads to, and descriptor `fd` of the program (-1: of none now).
-// One that was taken away, or is unknown, is an option without code: what another socket of the group was
-// given earlier does not hold any more.
+// A group's program that was taken away, or is unknown, is an option without code: what another socket of the
+// group was given earlier does not hold any more.
 Put put(ByteWriter& out, int socket, int fd);
 // shift_ns: of CLOCK_MONOTONIC, from that of the checkpoint to that of now.
 void find_again(int64_t shift_ns);

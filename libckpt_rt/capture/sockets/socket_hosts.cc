@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kMuch = 1 << 30;
 constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
-// Without an acknowledgement: longer than the other host may take until it looks at its sockets. It is also
-// longer than a few of the waits before a segment is sent again.
+// Without an acknowledgement: longer than the other host may take until it looks at its sockets. This time is
+// also longer than a few of the waits before a segment is sent again.
 constexpr int64_t kLongestSilence = 1'000'000'000;  // ns
 
 struct FarConnection {

@@ -88,7 +88,7 @@ void read_names(SocketState& s, int socket) {
     s.detail.peer_len = named_length(s, s.peer, length);
 }
 
-// One that is being connected (TCP_SYN_SENT) has no other end yet.
+// A socket that is being connected (TCP_SYN_SENT) has no other end yet.
 bool has_both_ends(const SocketState& s) {
   return s.connection && s.link.state != TCP_SYN_SENT && s.detail.address_len != 0 && s.detail.peer_len != 0;
 }
@@ -287,7 +287,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   return {};
 }
 
-// It is made anew, without what waits in it: what the kernel has said nobody else can say again.
+// The socket is made anew, without what waits in it: what the kernel has said nobody else can say again.
 Result<void> DescriptorCapture::name_waiting(const SocketState& s) {
   if ((s.ready & POLLIN) == 0) return {};
   const CapturedDescriptor& d = entries_[s.entry];

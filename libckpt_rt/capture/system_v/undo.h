@@ -41,7 +41,7 @@ void end_unreckoned(bool made);
 // every process.
 long semctl_that_forgives(int id, int number, int command, long argument);
 
-// The debts of process `pid`. One with the value 0 was paid, unless it may be forgiven.
+// The debts of process `pid`. A debt with the value 0 was paid, unless it may be forgiven.
 std::span<const Debt> debts(int pid);
 // There are more than fit the list, or some were made by calls that are not reckoned.
 bool are_debts_unknown(int pid);

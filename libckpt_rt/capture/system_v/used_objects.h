@@ -31,7 +31,7 @@ bool next_used(uint32_t& at, UsedObject& object);
 // There were more at once than can be known.
 bool is_list_full();
 
-// Is there one of that number? One that may not be looked at is there.
+// Is there an object of that number? An object that may not be looked at is there.
 bool exists(SystemVKind kind, int id);
 
 }  // namespace ckpt::system_v

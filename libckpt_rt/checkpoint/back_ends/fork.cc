@@ -62,13 +62,13 @@ Result<void> ForkBackEnd::finish() {
     const own_page::BlockKept kept(own_threads.agent.block());
     // No exit signal: the program's wait() does not see a child it did not make.
     child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
-    // It writes the parent's image, with the parent's state.
+    // The child writes the parent's image, with the parent's state.
     if (child == 0) own_page::page->pid.store(this_process.pid, std::memory_order_relaxed);
   }
   if (child == 0) {
     stop_state.world.end_urgency();
-    // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the
-    // program is not our parent any more.
+    // The child writes of a program that is there: the child goes with the program, and so does the image.
+    // Killed before this, the program is not our parent any more.
     sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);
     // (A filter of the program's may answer with an error: then nothing is known.)
     const long parent = sys::call(__NR_getppid);

@@ -30,7 +30,7 @@ class StillBackEnd : public BackEnd {
   SegmentTable table_;
 
  private:
-  // Pages that cannot be read in place, into `bounce`. Those that the file does not have leave the mask.
+  // Pages that cannot be read in place, into `bounce`. Pages that the file does not have leave the mask.
   Result<void> read_pages(const Segment& segment, bool file, std::byte* bounce, uint64_t* mask);
 };
 

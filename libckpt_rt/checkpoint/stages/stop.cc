@@ -219,7 +219,7 @@ Result<void> Stop::look(Watch& watch) {
   CKPT_TRY(
       read_process_facts(parts_.space.arena(), capture.texts, tid, stop_state.leader_exited, capture.facts));
   CKPT_TRY(job::ExpectAlone::check(capture.facts.has_children));
-  // Those of a job are saved with it.
+  // Children that belong to a job are saved with it.
   if (capture.facts.has_children && job::session() == nullptr)
     capture.facts.children = list_children(parts_.space.arena());
   capture_process_state_stopped(capture.texts, saved_process);

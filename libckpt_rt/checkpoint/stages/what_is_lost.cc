@@ -91,8 +91,9 @@ uint64_t namespace_of(int pid, const char* kind) {
   return sys::call(__NR_statx, AT_FDCWD, path, 0L, STATX_INO, &found) == 0 ? found.stx_ino : 0;
 }
 
-// A restart makes it in the namespaces that ckpt-restart is in. Those of its own are told by the parent,
-// which has others; where that one may not be looked at, by what the program has called.
+// A restart makes the program in the namespaces that ckpt-restart is in. Namespaces of its own show beside
+// those of the parent, which has others; where the parent may not be looked at, by what the program has
+// called.
 void note_namespaces(int parent, Workspace& space) {
   constexpr struct {
     const char *name, *what;

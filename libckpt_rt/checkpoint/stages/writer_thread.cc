@@ -41,9 +41,9 @@ void WriterThread::give(Order order) {
   futex_wake(order_);
 }
 
-// The scheduler likes to wake a thread where it ran last or where it is woken. It does not look for an idle
-// processor after threads that kept all of them busy: it is told to stay away from the agent's. Should that
-// one be busy with something else after all, the agent does the work itself.
+// The scheduler likes to wake a thread where it ran last or where it is woken. The scheduler does not look
+// for an idle processor after threads that kept all of them busy: the writer is told to stay away from the
+// agent's. Should that one be busy with something else after all, the agent does the work itself.
 OtherThreads WriterThread::helper() {
   if (!spawned_ || own_threads.writer.tid() == 0) return {};
   const long bytes =

@@ -22,7 +22,8 @@ bool KernelCopy::read(std::byte* to, Addr from, size_t bytes) {
 
 bool KernelCopy::copy(std::byte* to, Addr from, size_t bytes) const {
   const Addr into = Addr::of(to);
-  // It reads as the caller itself would: for what a protection key keeps from that the other call is made.
+  // process_vm_writev(2) reads as the caller itself would: for what a protection key keeps from the caller,
+  // the other call is made.
   if (buffers_.start <= into && into + bytes <= buffers_.end &&
       make(__NR_process_vm_writev, from.as(), into, bytes)) {
     return true;

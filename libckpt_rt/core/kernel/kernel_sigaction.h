@@ -15,8 +15,8 @@ struct KernelSigaction {
 
 using SignalHandler = void (*)(int signal, void* info, void* frame);
 
-// An action of ours: all signals are blocked while it runs, and the kernel restarts what it can restart. It
-// runs on the alternate stack where there is one: a coroutine's stack may be too small for a frame.
+// An action of ours: all signals are blocked while it runs, and the kernel restarts what it can restart. The
+// handler runs on the alternate stack where there is one: a coroutine's stack may be too small for a frame.
 KernelSigaction make_own_action(void (*handler)(int, void*, void*));
 
 // 0 or -errno; either pointer may be nullptr.

@@ -30,11 +30,11 @@ long open(OwnFile which) {
     return sys::call(__NR_fcntl, given, long{F_DUPFD_CLOEXEC}, 0L);
   const long fd = open_plainly(which);
   if (fd != -EACCES || sys::call(__NR_prctl, PR_GET_DUMPABLE) == 1) return fd;
-  // A process of the same user could trace this one meanwhile. It could as well read the image.
+  // A process of the same user could trace this one meanwhile. Such a process could as well read the image.
   if (sys::failed(sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L))) return fd;
   const long opened = open_plainly(which);
-  // It may have been 2 (fs.suid_dumpable), which prctl(2) refuses to set: 0 has the same owner and no core
-  // file.
+  // The flag may have been 2 (fs.suid_dumpable), which prctl(2) refuses to set: 0 has the same owner and no
+  // core file.
   sys::call(__NR_prctl, PR_SET_DUMPABLE, 0L, 0L, 0L, 0L);
   return opened;
 }

@@ -19,8 +19,8 @@ long open(OwnFile which);
 // Can open() open both without the asker's help? By the agent, before a checkpoint.
 bool may_open();
 
-// From the asker, for the checkpoint that follows; not valid: none. They show this process's memory, not a
-// child's.
+// From the asker, for the checkpoint that follows; not valid: none. The descriptors show this process's
+// memory, not a child's.
 void hand_over(ScopedFd memory, ScopedFd pagemap);
 // Restart, forked child, going back: the numbers in memory are of a table that is not there.
 void forget();

@@ -77,8 +77,8 @@ bool put_right(const Place& place, ucontext_t& frame) {
   return true;
 }
 
-// A way is in use as long as a handler of the program interrupts it. One that has jumped out of such a
-// handler never gives its way back: where none is free, the one that was taken longest ago is.
+// A way is in use as long as a handler of the program interrupts it. A thread that has jumped out of such a
+// handler never gives its way back: where none is free, the way that was taken longest ago is taken again.
 uint64_t take_way(Place& place) {
   const uint64_t first = first_way_of(place);
   for (uint32_t i = 0; i < kWaysBack; ++i) {

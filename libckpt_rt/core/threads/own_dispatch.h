@@ -68,7 +68,7 @@ void give_up();
 // The calling thread catches system calls again; from then on its selector allows them, as it did when it
 // stood. 0, or the error.
 long set_again();
-// It was blocked: it is, when it has returned from this frame.
+// A selector that blocked system calls blocks them again when the thread has returned from this frame.
 void return_into(ucontext_t* frame);
 
 }  // namespace ckpt::own_dispatch

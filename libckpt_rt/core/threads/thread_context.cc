@@ -35,9 +35,9 @@ constexpr uint32_t kRseqSignature = 0x53053053;  // glibc's RSEQ_SIG on x86-64
 constexpr size_t kSigsetBytes = 8;               // the kernel's sigset_t
 constexpr long kIoPriorityOfThread = 1;          // IOPRIO_WHO_PROCESS
 
-// Is `area` registered for this thread? It may be another's, which has ended, and its memory gone: so the
-// first question has no effect. To unregister with a wrong signature is EPERM for what is registered, and
-// EINVAL for all else. Then registering it again is EBUSY, if the signature is right.
+// Is `area` registered for this thread? `area` may be that of another thread, which has ended, and its memory
+// gone: so the first question has no effect. To unregister with a wrong signature is EPERM for what is
+// registered, and EINVAL for all else. Then registering it again is EBUSY, if the signature is right.
 bool rseq_registered(const own_rseq::Area& area) {
   return sys::call(__NR_rseq, area.address, area.length, RSEQ_FLAG_UNREGISTER, ~area.signature) == -EPERM &&
          sys::call(__NR_rseq, area.address, area.length, 0L, area.signature) == -EBUSY;
@@ -180,12 +180,12 @@ void queue_again(const PendingSignals& pending, uint32_t from) {
     };
     long r = queue();
     if (r == -EAGAIN) {
-      // It was queued under a higher limit, or others of its user have taken its place meanwhile.
+      // The signal was queued under a higher limit, or others of its user have taken its place meanwhile.
       SignalLimitRaised raised;
       r = queue();
     }
     if (r != -EPERM && r != -EAGAIN) continue;
-    // One with a value waits for its place.
+    // A signal with a value waits for its place.
     if (r == -EAGAIN && p.signal >= SIGRTMIN && late_signals::add(p)) continue;
     if (p.tid == 0)
       sys::call(__NR_kill, pid, p.signal);

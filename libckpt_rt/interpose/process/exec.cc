@@ -1,5 +1,5 @@
-// exec: a checkpoint signal may be pending when a thread executes another program. It would reach that
-// program before its constructors ran, and its default action ends the process. So the signal is blocked
+// exec: a checkpoint signal may be pending when a thread executes another program. The signal would reach
+// that program before its constructors ran, and its default action ends the process. So the signal is blocked
 // before the call. A preloaded program unblocks it when our handler is installed (preload.cc); in any other
 // program it stays blocked and does no harm. If the call fails the signal is unblocked and taken.
 //

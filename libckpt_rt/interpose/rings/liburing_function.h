@@ -9,8 +9,8 @@
 
 namespace ckpt {
 
-// liburing's function of a name. One that was loaded since, by dlopen(3), is not among the libraries that
-// come next: it is looked for when its function is called, as the dynamic linker would have done.
+// liburing's function of a name. A liburing that was loaded since, by dlopen(3), is not among the libraries
+// that come next: it is looked for when its function is called, as the dynamic linker would have done.
 class LiburingFunction {
  public:
   explicit constexpr LiburingFunction(const char* name) : name_(name) {}

@@ -80,9 +80,9 @@ uintptr_t handler_behind(uintptr_t kernel_handler) {
 
 namespace {
 
-// Does our handler stay on this signal, whatever the program sets? It does on the checkpoint signal. It also
-// does on the former one, after the program took that number, until the program installs a handler there: an
-// asker may just have sent it.
+// Does our handler stay on this signal, whatever the program sets? It does on the checkpoint signal. Our
+// handler also stays on the former one, after the program took that number, until the program installs a
+// handler there: an asker may just have sent it.
 bool stays_ours(int signal, const KernelSigaction* action) {
   if (is_checkpoint_signal(signal)) return true;
   const uintptr_t own = hooks::own_handler.load(std::memory_order_relaxed);

@@ -35,7 +35,7 @@ std::atomic<ClockWait*> libc_clockwait{nullptr};
 [[gnu::constructor(101)]] void check_layout() {
   using Init = int(sem_t*, int, unsigned);
   auto* init = reinterpret_cast<Init*>(dynamic_linker::find(RTLD_NEXT, "sem_init"));
-  // No libpthread yet, as libraries before glibc 2.34 may have it. They have had these semaphores since 2.21.
+  // No libpthread yet, as libraries before glibc 2.34 may have it. glibc has had these semaphores since 2.21.
   if (init == nullptr) return;
   sem_t mine, theirs;
   init(&mine, 0, 5);

@@ -14,7 +14,7 @@ namespace ckpt {
 // Cuts excluded memory out of runs[first...].
 Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
 
-// All pages of capture.map, into a table that is empty. Those of Handling::kEager go into `eager` instead;
+// All pages of capture.map, into a table that is empty. Pages of Handling::kEager go into `eager` instead;
 // nullptr: into the table like the others.
 Result<void> list_pages(ProcessCapture& capture, uint64_t segment_bytes, Workspace& space,
                         SegmentTable& table, EagerCopies* eager);
