@@ -29,7 +29,7 @@ int enter_network_of(pid_t pid) {
 
 int new_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0); }
 
-// One byte of errno, with the descriptor attached when it is 0.
+// Sends `error` in one byte, with the descriptor attached when `error` is 0.
 void send_socket(int channel, int error, int fd) {
   const char byte = static_cast<char>(error);
   (void)send_descriptor(channel, &byte, 1, fd);

@@ -65,8 +65,8 @@ std::vector<std::string> children_since(pid_t pid, const std::set<pid_t>& then, 
     for (int i = 3; i < 22; ++i) fields >> skipped;
     fields >> start;
     const double born = boot + static_cast<double>(start) / static_cast<double>(sysconf(_SC_CLK_TCK));
-    // The kernel gives the time of birth in hundredths of a second. One of then may have ended, and another
-    // one has its number.
+    // The kernel gives the time of birth in hundredths of a second. A child of then may have ended, and a
+    // newer child has its number.
     const double taken = static_cast<double>(realtime_ns) / 1e9;
     if (born < taken + (then.contains(child) ? 0.02 : -0.02)) continue;
     const size_t open = text.find('(');

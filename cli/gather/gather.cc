@@ -87,8 +87,8 @@ Result<void> fetch(const std::vector<std::string>& words, const HostsManifest::P
   return received;
 }
 
-// Standard input says which part, and then has it as a stream. It goes where it was on the host that it comes
-// from.
+// Standard input says which part, and then has it as a stream. The part goes to the path that it had on the
+// host it comes from.
 Result<void> take_part() {
   Json task;
   if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, task, 10'000))

@@ -12,7 +12,7 @@ namespace ckpt::cli {
 
 const char* mapping_kind_name(uint32_t kind);  // MappingKind
 const char* system_v_kind_name(SystemVKind kind);
-// One line.
+// Describes the object in one line.
 std::string system_v_text(const ParsedSystemV& object);
 const char* open_file_kind_name(uint32_t kind);           // OpenFileKind
 std::string protection_text(uint32_t prot, bool shared);  // "rw-p", as in /proc/PID/maps

@@ -22,7 +22,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// It outlives the job, so it must not be below the agent, which ends all that is.
+// The keeper outlives the job, so the keeper must not be below the agent, which ends all that is.
 Result<void> start_host_keeper(const std::string& path, uint64_t bytes) {
   const size_t end = keeper_part(path), slash = path.substr(0, end).rfind('/') + 1;
   KeeperSettings wishes;

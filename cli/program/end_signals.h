@@ -19,7 +19,7 @@ class EndSignals {
     sigset_t wanted;
     sigemptyset(&wanted);
     for (int s : {SIGINT, SIGTERM, SIGHUP}) {
-      // One that the caller wants ignored (nohup) stays so: blocked, it would be kept.
+      // A signal that the caller wants ignored (nohup) stays so: blocked, the signal would be kept.
       struct sigaction as_it_is {};
       if (sigaction(s, nullptr, &as_it_is) == 0 && as_it_is.sa_handler != SIG_IGN) sigaddset(&wanted, s);
     }

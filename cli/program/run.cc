@@ -124,8 +124,8 @@ Result<std::string> preloadable(const char* name) {
   return preloadable_path(*library);
 }
 
-// The library that loads plug-ins, if there are any. One that the program would not load is refused before it
-// starts.
+// The library that loads plug-ins, if there are any. A plug-in that the program would not load is refused
+// before the program starts.
 Result<std::string> loader_of_plugins(const SettingTexts& texts) {
   const auto given = texts.find(kPlugins);
   const char* inherited = getenv(kPlugins);
@@ -339,7 +339,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   if (!loader.ok()) return loader.error();
   CKPT_TRY(use_keeper(*settings, texts, keeper_memory, disk_every));
   if (keeper_part(settings->directory) != 0) {
-    // It is there.
+    // The keeper's directory is there.
   } else if (settings->directory[0] != '\0') {
     CKPT_TRY(prepare_directory(settings->directory));
   } else if (access(".", W_OK | X_OK) != 0) {

@@ -68,7 +68,7 @@ std::vector<pid_t> all_below() {
   return all;
 }
 
-// One that stands makes no more: so all are stopped first, until nobody is new.
+// A stopped process makes no new processes: so all are stopped first, until no process is new.
 void kill_all_below() {
   for (std::set<pid_t> known;;) {
     const size_t before = known.size();

@@ -88,7 +88,7 @@ class TrialJob {
   TrialJob& operator=(const TrialJob&) = delete;
 
   pid_t pid() const { return pid_; }
-  // It has ended meanwhile, or the trial is to end.
+  // The job has ended meanwhile, or the trial is to end.
   bool ends_within(int64_t ns) { return wait(ns, signals_.fd()) || signals_.came(); }
   // Its exit code; once it has ended.
   int code() const { return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_); }

@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 // Any bytes, which need be no text, in a line of JSON, and back.
 Json json_of_bytes(const std::string& bytes);
 std::string bytes_in(const Json& json);
-// One JSON line. Reading is in time or not at all.
+// Writes or reads one JSON line. Reading is in time or not at all.
 bool write_line(int fd, const Json& line);
 bool read_line(int fd, Json& line, int timeout_ms);
 

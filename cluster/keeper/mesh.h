@@ -1,5 +1,5 @@
 // The connections of all hosts of an exchange with each other: each connects to each, sends on the links it
-// made and receives on those that came to it. They may serve many exchanges, one after the other.
+// made and receives on those that came to it. The connections may serve many exchanges, one after the other.
 //
 // Owner: cluster/keeper. One thread accepts, and one for each peer receives and decrypts; the caller's thread
 // sends.

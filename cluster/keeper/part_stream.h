@@ -28,8 +28,8 @@ struct PartFile {
   uint64_t sum = 0;    // XXH3 of the file; with `words`
 };
 
-// The file of differences: of those files of the list that have some, in its order, from `at` on. It stays
-// open as long as the stream is used.
+// The file of differences: of those files of the list that have some, in its order, from `at` on. The file
+// stays open as long as the stream is used.
 struct PartWords {
   int fd = -1;
   uint64_t at = 0;

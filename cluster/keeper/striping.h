@@ -51,7 +51,7 @@ class Striping {
     return stripe < rotating_ ? static_cast<unsigned>((role + hosts_ - stripe % hosts_) % hosts_)
                               : fixed_host_[role];
   }
-  // It gets all data of the stripe and makes all checks; it holds one of them.
+  // The encoder gets all data of the stripe, makes all checks, and holds one of the checks.
   unsigned encoder_of(uint64_t stripe) const {
     return host_of(stripe < rotating_ ? data_ : data_ + static_cast<unsigned>(stripe % (hosts_ - data_)),
                    stripe);

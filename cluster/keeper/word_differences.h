@@ -51,7 +51,7 @@ using ReadWords = std::function<Result<void>(uint64_t at, std::span<std::byte> t
 Result<void> write_from_words(uint64_t words, const ReadWords& read, int file, uint64_t bytes,
                               const std::function<int(const std::string&)>& source);
 
-// One block, appended. Returns how many words differ.
+// Appends the differences of one block to `to`. Returns how many words differ.
 unsigned append_words(std::span<const std::byte> now, std::span<const std::byte> then,
                       std::vector<std::byte>& to);
 

@@ -29,8 +29,8 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-// nullptr: there is none. It is never closed: it has given the C library functions to call at the end of
-// threads and of the process.
+// nullptr: there is none. libcrypto is never closed: it has given the C library functions to call at the end
+// of threads and of the process.
 const LibCrypto* libcrypto() {
   static LibCrypto all;
   static const bool there = [] {

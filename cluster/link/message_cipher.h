@@ -29,7 +29,7 @@
 namespace ckpt::cluster {
 
 // At most 256. By the system call: the C library (from glibc 2.41 on), or another one, keeps random bytes in
-// memory. They come back with the program, and the same bytes would follow once more.
+// memory. Random bytes in memory come back with the program, and the same bytes would follow once more.
 bool random_from_kernel(std::span<uint8_t> bytes);
 
 class MessageCipher {

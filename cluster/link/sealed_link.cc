@@ -39,7 +39,8 @@ bool send_all(int fd, const void* bytes, size_t n) {
   return true;
 }
 
-// deadline_ns: on CLOCK_MONOTONIC. It bounds all of the bytes together, however slowly they come.
+// deadline_ns: on CLOCK_MONOTONIC. The deadline bounds all of the bytes together, however slowly the bytes
+// come.
 bool receive_all(int fd, void* bytes, size_t n, int64_t deadline_ns) {
   char* at = static_cast<char*>(bytes);
   while (n != 0) {

@@ -32,8 +32,8 @@ class SealedLink {
  public:
   SealedLink() = default;
 
-  // Both take the socket, prove the secret and check the other end's proof. They wait for the other end at
-  // most `patience_ms` in all, also for one that sends a byte now and then. Errors: kPermission (the other
+  // Both take the socket, prove the secret and check the other end's proof. Both wait for the other end at
+  // most `patience_ms` in all, also for an end that sends a byte now and then. Errors: kPermission (the other
   // end does not know the secret), kIncompatible, kIo.
   static Result<SealedLink> connect(ScopedFd socket, const Secret& secret, int patience_ms = kPatienceMs) {
     return meet(std::move(socket), secret, true, patience_ms);

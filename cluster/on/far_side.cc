@@ -68,8 +68,8 @@ bool pass_on(SealedLink& link, SendWindow& window, int fd, char what) {
   return n > 0 && link.send(what + std::string(bytes, static_cast<size_t>(n)));
 }
 
-// One connection, in a process of its own: one command. unknown: closed as soon as the other end has proved
-// that it knows the key.
+// Serves one connection, in a process of its own: one command. unknown: closed as soon as the other end has
+// proved that it knows the key.
 int handle(ScopedFd socket, ScopedFd unknown) {
   signal(SIGPIPE, SIG_IGN);
   auto table = read_on_table();
@@ -123,7 +123,8 @@ int handle(ScopedFd socket, ScopedFd unknown) {
     }
     if (const std::string word = inputs.word(); !word.empty()) link.send(word);
     if (input.empty() && input_ends) command.in.reset();
-    // It may read on when it has closed both, and who has called it is heard until it has ended.
+    // The command may read on when it has closed both outputs. The caller is heard until the command has
+    // ended.
     const bool silent = !command.out.valid() && !command.err.valid();
     if (silent && waitpid(command.pid, &status, WNOHANG) == command.pid) break;
     const bool room = outputs.room() != 0;

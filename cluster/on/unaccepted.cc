@@ -179,7 +179,7 @@ void Unaccepted::answer(int asker) {
     if (known && question.what == UnacceptedQuestion::What::kClaim && is_below_us(who.pid))
       return give(asker, static_cast<uint16_t>(question.port));
   }
-  // It has what it wanted, is gone, or is a stranger.
+  // The asker has what it wanted, is gone, or is a stranger.
   std::erase_if(held_, [&](const Held& h) { return h.given_to == asker; });
   std::erase_if(askers_, [&](const ScopedFd& a) { return a.get() == asker; });
 }

@@ -28,7 +28,7 @@ class Parity final : public Code {
     xor_into(checks[changed % scheme_.checks] + offset, difference, length);
   }
 
-  // One of each group.
+  // Each group can recover one lost block.
   bool can_recover(const std::vector<bool>& lost) const override {
     for (unsigned g = 0; g < scheme_.checks; ++g) {
       unsigned of_group = lost[scheme_.data + g];

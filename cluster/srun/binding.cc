@@ -48,7 +48,7 @@ bool read_list(std::string_view text, bool (*fits)(std::string_view), std::vecto
   }
 }
 
-// Those that this process may use, in order.
+// The processors that this process may use, in order.
 std::vector<int> processors_here() {
   Mask mask{};
   std::vector<int> all;

@@ -15,7 +15,7 @@ bool read_number(std::string_view text, unsigned long& number) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-// One of the words between commas that are not in brackets: a name with any number of [ranges].
+// A word stands between commas that are not in brackets: a name with any number of [ranges].
 bool expand_word(std::string_view word, const std::string& before, std::vector<std::string>& names) {
   const size_t open = word.find('[');
   if (open == word.npos) {

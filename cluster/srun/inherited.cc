@@ -19,7 +19,7 @@ Inherited read_inherited() {
     if (line.starts_with("Umask:"))
       now.umask = static_cast<mode_t>(strtoul(line.c_str() + sizeof("Umask:"), nullptr, 8));
   }
-  // Those that Slurm hands on.
+  // The limits that Slurm hands on.
   for (const int which : {RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_RSS,
                           RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS}) {
     rlimit limit;

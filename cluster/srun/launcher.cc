@@ -83,7 +83,7 @@ bool Launcher::open_streams() {
     return fd >= 0 ? &streams_.back() : nullptr;
   };
   out_ = stream(o.output, STDOUT_FILENO);
-  // One file for both, if not said otherwise.
+  // Output and errors go to one file, if not said otherwise.
   const bool same = is_file(o.output) && (o.error.empty() || o.error == o.output);
   err_ = same ? out_ : stream(o.error.empty() ? o.output : o.error, STDERR_FILENO);
   input_ = o.input == "none" || is_opened_by_node(o.input) ? -1
@@ -350,7 +350,7 @@ void Launcher::hear_end(int task, int status) {
   }
 }
 
-// Those of one node that have ended alike in one line.
+// Names the tasks of one node that have ended alike in one line.
 void Launcher::say_ends(size_t node) {
   std::map<int, std::vector<int>> alike;
   for (const Ended& e : ends_) {

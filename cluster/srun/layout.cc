@@ -54,7 +54,7 @@ Result<std::vector<size_t>> choose_nodes(const Options& o, const Allocation& a) 
     if (has(left_out, a.nodes[i])) continue;
     if (wanted.empty() || has(wanted, a.nodes[i])) places.push_back(i);
   }
-  // Those that are named come first, others are added up to --nodes.
+  // Nodes that are named come first, other nodes are added up to --nodes.
   const size_t most = static_cast<size_t>(o.nodes);
   for (size_t i = 0; !wanted.empty() && i < a.nodes.size() && places.size() < most; ++i) {
     if (!has(wanted, a.nodes[i]) && !has(left_out, a.nodes[i])) places.push_back(i);
@@ -67,7 +67,7 @@ Result<std::vector<size_t>> choose_nodes(const Options& o, const Allocation& a) 
   return places;
 }
 
-// One task after the other to each node that has room; when none has, to each in turn.
+// Gives one task after the other to each node that has room; when no node has room, to each in turn.
 std::vector<int> share_out(int tasks, const std::vector<int>& room) {
   std::vector<int> counts(room.size());
   for (bool full = false; tasks > 0;) {

@@ -17,8 +17,8 @@ namespace ckpt::cluster::srun {
 
 namespace {
 
-// The next number of a step of this job: how many bytes the file has, to which each step adds one. It lies
-// beside the table of the job's hosts; a job of one host has its process's number.
+// The next number of a step of this job: how many bytes the file has, to which each step adds one. The file
+// lies beside the table of the job's hosts; a job of one host has its process's number.
 int next_step() {
   const char* table = getenv("CKPT_ON");
   if (table == nullptr) return getpid();

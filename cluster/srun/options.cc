@@ -243,7 +243,7 @@ Result<void> take(int letter, const char* name, const char* value, Options& o) {
   }
 }
 
-// Those that sbatch and salloc set, and those that users set: the command line counts more.
+// Variables that sbatch and salloc set, and variables that users set: the command line counts more.
 // refused: what is wrong with them, by the option that they stand for.
 void take_variables(const Variables& variables, Options& o, std::map<int, Error>& refused) {
   static constexpr struct {

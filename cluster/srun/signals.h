@@ -10,7 +10,7 @@
 
 namespace ckpt::cluster::srun {
 
-// From here on they come at wait_mask() only. One that the caller has ignored stays so.
+// From here on they come at wait_mask() only. A signal that the caller has ignored stays so.
 void take_signals(std::initializer_list<int> signals);
 const sigset_t* wait_mask();
 // True once for each time that it came, or for several together.

@@ -386,7 +386,8 @@ class DescriptorComparison {
   }
 
   // A process loses its POSIX locks of a file when it closes any descriptor of it: so all are taken again.
-  // Those that it has taken since are given up first. Of a job everybody does that, before anybody takes one.
+  // Locks that the process has taken since are given up first. Of a job everybody does that, before anybody
+  // takes one.
   void locks() {
     auto range_of = [](const LockDetail& lock, short type) {
       struct flock range {};

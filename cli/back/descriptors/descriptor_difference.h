@@ -34,9 +34,9 @@ struct DescriptorDifference {
   std::map<uint32_t, Kept> kept;  // open files that are still open, by the image's id
 };
 
-// shared: open files in which other members of a job have a part, that goes back with this process. They must
-// still be open; what is in them is the caller's to put back (channel_plan.h). replaced: open files that get
-// their numbers, whatever is there now.
+// shared: open files in which other members of a job have a part, that goes back with this process. Those
+// files must still be open; the caller puts back what is in them (channel_plan.h). replaced: open files that
+// get their numbers, whatever is there now.
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
                                                  const DescriptorOptions& options, const SharedParts& shared,
                                                  ReplacedFiles replaced);

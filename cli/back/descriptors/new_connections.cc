@@ -17,7 +17,7 @@ namespace ckpt::cli {
 namespace {
 
 // Sockets of the program at a port that a new socket needs, too: the kernel allows that only if all of them
-// have SO_REUSEADDR. They have it as long as this object lives.
+// have SO_REUSEADDR. The sockets have SO_REUSEADDR as long as this object lives.
 class SharedPorts {
  public:
   SharedPorts() = default;
@@ -81,7 +81,7 @@ class NewConnections {
   std::vector<ChannelBuilder::Stranger> take_strangers() { return builder_.take_strangers(); }
 
  private:
-  // Those to the lost host alone; all others are there.
+  // Adds the connections to the lost host alone; all other connections are there.
   Result<void> add(size_t member) {
     CKPT_TRY(check_other_sockets(members_[member], others_));
     std::map<uint64_t, int> others;

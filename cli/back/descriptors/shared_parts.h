@@ -20,8 +20,8 @@ struct SharedParts {
 };
 
 // By member, in the order of `members`: pid and image of each. An open file is shared if others have it, too,
-// or have the other end of the connection. It is shared as well if others have the same object by an open
-// file of their own (the other end of a pipe, a memfd).
+// or have the other end of the connection. An open file is also shared if others have the same object by an
+// open file of their own (the other end of a pipe, a memfd).
 std::vector<SharedParts> find_shared_parts(const Manifest& manifest,
                                            const std::vector<std::pair<int, const ImageMeta*>>& members);
 

@@ -12,7 +12,8 @@
 
 namespace ckpt::cli {
 
-// An open file that waits in a socket. It is no descriptor of the program, so nobody puts back what is in it.
+// An open file that waits in a socket. Such a file is no descriptor of the program, so nobody puts back what
+// is in the file.
 struct WaitingFile {
   uint64_t device, inode;
   std::vector<std::byte> content;

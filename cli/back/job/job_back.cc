@@ -32,7 +32,7 @@ namespace {
 
 constexpr int64_t kLongNs = 3600'000'000'000;
 
-// One attempt.
+// JobBack is one attempt to take the job back.
 class JobBack {
  public:
   JobBack(const JobBackOptions& options, const Manifest& manifest)

@@ -27,8 +27,8 @@ class LateProcesses {
  public:
   explicit LateProcesses(const JobGate& gate) : gate_(gate) {}
 
-  // Asks the process to stand. One that cannot be asked yet is left for the next look, unless that has been
-  // so for too long: waited_ns is the time since the others cannot make processes any more.
+  // Asks the process to stand. A process that cannot be asked yet is left for the next look, unless that has
+  // been so for too long. waited_ns: the time since the others cannot make processes any more.
   Result<void> add(const JobProcess& process, uint32_t members, const AskLimits& limits, int64_t waited_ns);
   bool has(int pid) const;
   size_t size() const { return processes_.size(); }

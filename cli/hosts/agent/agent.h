@@ -1,5 +1,5 @@
-// ckpt agent: one on each host for the time of a job. It knows the job's secret, connects to the head,
-// listens to nobody but this host's own user, and has the host's processes below it.
+// ckpt agent: one on each host for the time of a job. The agent knows the job's secret and connects to the
+// head. The agent listens to nobody but this host's own user, and has the host's processes below it.
 //
 // Files: agent.cc has its loop, and what it hears from this host; agent_orders.cc does what the head orders.
 //

@@ -85,7 +85,7 @@ void AgentGuard::take_in(pid_t warden) {
   std::erase_if(signals_, [&](const auto& signal) { return !owners.contains(signal.first); });
   for (const pid_t owner : owners) {
     if (signals_.contains(owner)) continue;
-    // It may have ended by now.
+    // The owner may have ended by now.
     if (ScopedFd file = signal_to(owner); file.valid()) signals_.emplace(owner, std::move(file));
   }
 }

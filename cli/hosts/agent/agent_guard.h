@@ -3,12 +3,13 @@
 // thawed when the job runs elsewhere must not go on. So the kernel acts for them, by three things that need
 // no process to run:
 //
-//   1. The guard, a process, has a timer of the kernel that kills the guard. It puts the timer off as long as
-//      the agent beats.
+//   1. The guard, a process, has a timer of the kernel that kills the guard. The guard puts the timer off as
+//      long as the agent beats.
 //   2. The guard has the only writing end of a pipe: with the guard's end the pipe is closed.
 //   3. The agent has opened the reading end once for each group of the job's processes here, with O_ASYNC,
 //      the group as owner and SIGKILL as signal. The kernel sends that when the pipe is closed; SIGKILL ends
-//      frozen processes, too. One more is for the agent itself: by its end the head hears of it.
+//      frozen processes, too. The agent has opened that end once more for itself: by the agent's end the head
+//      hears of it.
 //
 // Owner: cli, the agent's warden object. take_in() is called by the thread of beats, the others by the
 //        agent's one thread, while that one does not run. Callers: the warden.
@@ -35,7 +36,7 @@ class AgentGuard {
 
   // beats: memory of AgentBeats.
   Result<void> begin(int beats, int patience_ms);
-  // The processes below the agent, as they are now. Those that were born since the call before are not
+  // The processes below the agent, as they are now. Processes that were born since the call before are not
   // guarded if they made a group of their own.
   void take_in(pid_t warden);
   pid_t process() const { return guard_; }

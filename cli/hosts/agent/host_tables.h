@@ -20,8 +20,8 @@ inline constexpr const char* kOnTable = ".hosts-table";
 // With its parents: they are the job's directory, which may not be shared with other hosts.
 Result<void> make_host_directory(const std::string& directory);
 
-// No other job may have its tables there: one that runs is refused (kUnavailable). One that was killed ends
-// its agent soon, which is waited for.
+// No other job may have its tables there: one that runs is refused (kUnavailable). The agent of a job that
+// was killed ends soon: await_other_job() waits for that.
 Result<void> await_other_job(const std::string& directory, const std::string& job);
 
 // table: "job" is the name of the job, "own" that of this host; of each of "hosts" the "name", the "address",

@@ -1,8 +1,9 @@
 // Of a job over hosts whose parts are in keepers' memory every N-th checkpoint goes to a disk as well: each
 // host saves its part at low priority, and when all have, a .hosts file says so. docs/diskless.md.
 //
-// Owner: cli, the head. One thread; nothing waits for a save. One at a time, until all hosts have answered,
-// for they hold locks: a checkpoint that comes while another is saved is passed over, unless that one fails.
+// Owner: cli, the head. One thread; nothing waits for a save. Saves run one at a time, each until all hosts
+// have answered, for the hosts hold locks. A checkpoint that comes while another is saved is passed over,
+// unless the other's save fails.
 // Callers: the head; a restart, which goes on with what was begun.
 #pragma once
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kHaveNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000, kCauseNs = 1'000'000'000;
 
-// One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an
-// exchange which was given up before say so late.
+// Collects one answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that
+// lost an exchange which was given up before say so late.
 Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t id, int64_t patience_ns,
                                   const Meanwhile& meanwhile) {
   std::vector<CrewHost>& hosts = crew.hosts();

@@ -30,7 +30,7 @@ class Records {
   void failed() { base_.clear(); }
   // The checkpoints, by id, oldest first, that the next one needs.
   std::vector<uint64_t> needed(bool full) const { return full ? std::vector<uint64_t>() : base_; }
-  // It has its .hosts file.
+  // The checkpoint of `manifest` has its .hosts file.
   void counts(const HostsManifest& manifest, bool full);
   // Removes .hosts files. Returns of each part its directories that stay, by the part's number; nothing: all
   // stay.

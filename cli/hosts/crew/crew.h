@@ -32,7 +32,7 @@ struct CrewHost {
   bool no_room = false;     // for a part that was to be computed there
 };
 
-// Those that it has named (cli/hosts/job/adapters.h).
+// The adapters that the host has named (cli/hosts/job/adapters.h).
 std::vector<std::string> adapters_of(const CrewHost& host);
 
 class Crew {
@@ -57,9 +57,9 @@ class Crew {
   std::vector<CrewHost>& hosts() { return hosts_; }
   bool tell(int host, const Json& what);
   void tell_all(const Json& what);
-  // One message of that kind from each agent. "cannot" and "ended" are errors, and so is a signal, as above.
-  // Other messages before it are dropped; questions of users ("ask") and later messages go to
-  // CrewHost::early.
+  // Waits for one message of the kind `say` from each agent. "cannot" and "ended" are errors, and so is a
+  // signal, as above. Other messages before it are dropped; questions of users ("ask") and later messages go
+  // to CrewHost::early.
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
   // The messages that have come from one host. False: its connection is broken.
   bool hear(int host, std::vector<Json>& out);

@@ -1,5 +1,5 @@
 // Who has asked the head for something: users here, users on the job's hosts through their agents, signals,
-// the clock. They are served one after the other, and each is answered once.
+// the clock. The head serves the askers one after the other, and answers each once.
 //
 // Owner: cli, the head. One thread. Callers: the head's loop.
 #pragma once

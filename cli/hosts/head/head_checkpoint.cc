@@ -138,8 +138,8 @@ bool Head::current_lost() const {
 }
 
 Result<void> Head::record(uint64_t id) {
-  // It would count, and could not come back. Another attempt may succeed: the reason may be a connection
-  // that was not accepted yet.
+  // The checkpoint would count, and could not come back. Another attempt may succeed: the reason may be a
+  // connection that was not accepted yet.
   if (!no_restart_.empty()) {
     again_ = true;
     return make_error(ExitCode::kNotRestartable, 0, "{}", no_restart_[0]);

@@ -11,8 +11,8 @@
 
 namespace ckpt::cli {
 
-// The job's processes go back in place. Those of some hosts may not get there when others have: then all are
-// restarted from the same checkpoint, where they are.
+// The job's processes go back in place. Processes of some hosts may not get there when others have: then all
+// are restarted from the same checkpoint, where they are.
 void Head::go_back(const std::string& wish) {
   auto back = GoingBack::prepare(crew_, job_, wish.empty() ? directory_ : wish);
   if (!back.ok()) return answer(said_of_error(back.error()));
@@ -120,8 +120,8 @@ void Head::end_for_move(const Result<void>& result) {
   answer(said_of_error(error));
 }
 
-// Those of the other hosts have been let go. What becomes of the new host from here on is as with any host of
-// the job.
+// The processes of the other hosts have been let go. What becomes of the new host from here on is as with any
+// host of the job.
 Json Head::finish_move() {
   const auto runs = in_place_->release();
   in_place_.reset();

@@ -34,8 +34,8 @@ class Moving {
   static Result<std::unique_ptr<Moving>> prepare(Crew& crew, const HostsRun& run, const MoveWish& wish,
                                                  int asked_on);
 
-  // The parts that go, to the new host, unless it can read them where they are. It looks whether they can be
-  // restarted there. meanwhile: called again and again; its error ends it.
+  // The parts that go, to the new host, unless it can read them where they are. bring() looks whether the
+  // processes can be restarted there. meanwhile: called again and again; its error ends it.
   Result<void> bring(const std::vector<HostsManifest::Part>& parts,
                      const std::function<Result<void>()>& meanwhile);
   // Ends the processes of all hosts, which stand at the checkpoint `id`. decided: called once nothing can

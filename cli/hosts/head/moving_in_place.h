@@ -24,9 +24,9 @@ namespace ckpt::cli {
 
 class MovingInPlace {
  public:
-  // there: the new host's agents, one for each part, which have taken the names of these. They become hosts
-  // of the crew; the old ones are in `there` then. After an error of run() all are where they were when this
-  // is destroyed.
+  // there: the new host's agents, one for each part, which have taken the names of these. These agents become
+  // hosts of the crew; the old ones are in `there` then. After an error of run() all are where they were when
+  // this is destroyed.
   MovingInPlace(Crew& crew, Crew& there, std::vector<int> parts, const HostsRun& run, HostsManifest manifest,
                 std::string path);
   ~MovingInPlace();

@@ -16,7 +16,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// Those that any process may have there are not opened by MPI: rdma_cm, issm0.
+// MPI does not open the devices there that any process may have: rdma_cm, issm0.
 std::string pattern_of(const KnownDevice& device) {
   const std::string start(device.start);
   return start.ends_with('/') ? start + "uverbs*" : start + "*";

@@ -188,7 +188,7 @@ std::string newest_hosts_manifest(const std::string& directory, const std::strin
   for (auto path = paths.rbegin(); path != paths.rend(); ++path) {
     auto manifest = read_hosts_manifest(*path);
     if (manifest.ok() && manifest->job == job) return *path;
-    // One that is gone meanwhile was removed because there are newer ones.
+    // A manifest that is gone meanwhile was removed because there are newer ones.
     if (!manifest.ok() && manifest.error().code != ExitCode::kNotFound && passed_over != nullptr)
       passed_over->push_back(
           fmt::format("{}; it is passed over for an older checkpoint", manifest.error().message()));

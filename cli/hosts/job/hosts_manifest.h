@@ -11,8 +11,8 @@
 
 namespace ckpt::cli {
 
-// A checkpoint of all hosts: the file NAME.NNNNNN.hosts in the image directory. It counts when it has that
-// name.
+// A checkpoint of all hosts: the file NAME.NNNNNN.hosts in the image directory. The checkpoint counts when
+// its file has that name.
 struct HostsManifest {
   uint64_t id = 0;
   std::string job, name;

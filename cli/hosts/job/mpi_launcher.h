@@ -14,7 +14,7 @@ namespace ckpt::cli {
 // mpirun, mpiexec, orterun, and these names with an ending (mpirun.openmpi, mpiexec.hydra); or a path of one.
 bool is_mpi_launcher(const std::string& program);
 
-// It is Open MPI's, by the name of the file behind all links.
+// The launcher is Open MPI's, by the name of the file behind all links.
 bool is_open_mpi(const std::string& launcher);
 
 // Variables that its line sets for MPI: --mca NAME VALUE, -x NAME=VALUE, -genv NAME VALUE. In the order of

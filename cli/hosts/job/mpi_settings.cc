@@ -136,7 +136,7 @@ MpiSettings mpi_settings_here() {
       settings.emplace(pair.substr(0, equals),
                        MpiSetting{std::string(pair.substr(equals + 1)), kEnvironment});
   }
-  // Those that win first.
+  // Files whose settings win come first.
   const char* home = getenv("HOME");
   const char* prefix = getenv("OPAL_PREFIX");
   if (home != nullptr) add_file(std::string(home) + "/.openmpi/mca-params.conf", kOpenMpi, settings);

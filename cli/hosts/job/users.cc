@@ -56,7 +56,7 @@ int who_listens_to_users(const std::string& name) {
 }
 
 // A job that was killed may come back before the kernel has ended its older agent here, which has the same
-// name. It is waited for: what it had started may be there as long as it is.
+// name. The older agent is waited for: what it had started may be there as long as that agent is.
 Result<ScopedFd> listen_to_users(const std::string& name) {
   ScopedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   socklen_t length = 0;

@@ -33,7 +33,7 @@ Result<void> settle_hosts(std::string& hosts, std::string& launch, std::vector<s
     CKPT_TRY(use_srun(hosts, program));
   } else if (!program.empty() && is_mpi_launcher(program[0])) {
     CKPT_TRY(check_programs_of_launcher(program));
-    // It would start ranks on the other nodes too.
+    // The launcher would start ranks on the other nodes too.
     if (hosts.empty() && may_use_allocation() && allocation_is_elsewhere()) hosts = kAllocation;
   }
   if (alone) {

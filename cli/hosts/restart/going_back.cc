@@ -150,7 +150,7 @@ Result<Json> GoingBack::all_steps(const std::function<Result<void>()>& meanwhile
   return sum;
 }
 
-// One end alone would wait for the other's bytes.
+// Both ends of each connection must be there: an end alone would wait for the other's bytes.
 Result<void> GoingBack::check_connections(const std::vector<Json>& said) const {
   std::set<std::pair<std::string, std::string>> ends;
   for (const Json& one : said) {

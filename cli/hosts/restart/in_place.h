@@ -11,8 +11,8 @@
 
 namespace ckpt::cli {
 
-// As watch_job(). It returns for a loss only if that takes a restart of the whole job; all that is left of it
-// then still runs.
+// As watch_job(). watch_in_place() returns for a loss only if the loss takes a restart of the whole job. All
+// that is left of the job then still runs.
 Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std::string& name,
                        const std::string& directory, const HostsRun& run, Places& places);
 

@@ -105,7 +105,7 @@ Watched go_elsewhere(const HostsRun& run, Places& places, const Moved& moved) {
   return back;
 }
 
-// It was half way back to the checkpoint: by a restart it gets there.
+// The job was half way back to the checkpoint: a restart gets it there.
 Watched restart_all(const HostsRun& run, Places& places, const Moved& moved) {
   const auto answer = [&moved](const Json& what) {
     if (moved.answer) moved.answer(what);

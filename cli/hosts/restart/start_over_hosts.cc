@@ -90,7 +90,7 @@ void block_signals() {
   sigset_t wanted;
   sigemptyset(&wanted);
   for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) {
-    // One that the caller wants ignored (nohup) stays so: blocked, it would be kept, and read.
+    // A signal that the caller wants ignored (nohup) stays so: blocked, the signal would be kept, and read.
     struct sigaction as_it_is {};
     if (s != SIGUSR1 && sigaction(s, nullptr, &as_it_is) == 0 && as_it_is.sa_handler == SIG_IGN) continue;
     sigaddset(&wanted, s);

@@ -29,7 +29,7 @@ class PmiServer {
     std::string why;                                   // of that, or of a connection that is closed
   };
   void hear(int task, std::string_view bytes, Actions& actions);
-  // It waits for others, and they for it: it has begun, and not said that it has done with PMI.
+  // The task waits for others, and they for the task: it has begun, and not said that it has done with PMI.
   bool is_in(int task) const {
     return tasks_[static_cast<size_t>(task)].began && !tasks_[static_cast<size_t>(task)].finished;
   }

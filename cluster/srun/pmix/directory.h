@@ -8,7 +8,7 @@
 
 namespace ckpt::cluster::srun {
 
-// tmpdir: what $TMPDIR is, or nullptr. It may be the launcher's host's only: then /tmp.
+// tmpdir: what $TMPDIR is, or nullptr. That directory may be the launcher's host's only: then /tmp.
 std::string directory_of_pmix(const char* tmpdir);
 
 }  // namespace ckpt::cluster::srun

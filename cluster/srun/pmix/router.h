@@ -28,7 +28,7 @@ class PmixRouter {
     int status = 0;  // with which the program ends then
   };
   void hear(int node, const PmixMessage& message, Actions& actions);
-  // It waits for others, and they for it: it has begun, and not said that it has done with PMIx.
+  // The task waits for others, and they for the task: it has begun, and not said that it has done with PMIx.
   bool is_in(int task) const { return in_.contains(task); }
 
  private:
@@ -44,7 +44,8 @@ class PmixRouter {
   bool is_of(int rank, int node) const {
     return rank >= 0 && rank < layout_.count() && layout_.node_of[static_cast<size_t>(rank)] == node;
   }
-  // One name for one set, however it was written: "" for all of the step. False: there is no such set.
+  // Gives a set of ranks one name, however the set was written: "" for all of the step. False: there is no
+  // such set.
   bool settle(std::string& ranks, std::set<int>& nodes) const;
 
   Layout layout_;
