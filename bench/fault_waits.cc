@@ -1,7 +1,7 @@
 // What a write costs that meets a protected page: an ordinary program writes one word in each piece of 64 KiB
-// of its memory, in random order, and rests in between. It prints the longest, the 99.9th percentile and the
-// median of those writes that took longer than without us. Run it under each CKPT_FAULTS with CKPT_EVERY
-// (docs/fault_back_ends.md).
+// of its memory, in random order, and rests in between. The program prints the longest, the 99.9th percentile
+// and the median of those writes that took longer than without us. Run it under each CKPT_FAULTS with
+// CKPT_EVERY (docs/fault_back_ends.md).
 //
 //   fault_waits [MEGABYTES [SECONDS]]
 #include <algorithm>

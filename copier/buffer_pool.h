@@ -32,10 +32,10 @@ class BufferPool {
   void adopt(AddrRange memory, AddrRange touched, size_t bytes, size_t buffer_bytes);
   // The memory is the caller's from here on; no buffer is in use. *touched: the buffers that were populated.
   AddrRange hand_over(AddrRange* touched);
-  // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages
-  // where the machine has some to spare: what lies side by side is written with fewer and longer requests.
-  // The other buffers are left in small pages. To clear a huge page may take milliseconds, for which the
-  // first thread to need a buffer in it would wait.
+  // Touches the buffers that are used first, `bytes` of them, ahead of their use. These buffers lie in huge
+  // pages where the machine has some to spare: what lies side by side is written with fewer and longer
+  // requests. The other buffers are left in small pages. To clear a huge page may take milliseconds, for
+  // which the first thread to need a buffer in it would wait.
   void populate(size_t bytes);
   // What populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }

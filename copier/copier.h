@@ -87,8 +87,8 @@ class Copier final : private CopyListener {
   CopyListener& listener() { return *this; }
   // The order in which run() copies; by address unless set.
   void set_order(Order order) { order_ = order; }
-  // Before run(), while threads stand: regions that are of_job are read by `source`. They are copied first,
-  // and stay protected when they are copied, until this process writes to them.
+  // Before run(), while threads stand: regions that are of_job are read by `source`. Such regions are copied
+  // first, and stay protected when they are copied, until this process writes to them.
   void share(SharedSource& source) { shared_ = &source; }
   // After run(), while faults are still served: false: a segment that should be protected is not. So this
   // process may have written to it past the others.

@@ -195,7 +195,7 @@ class Attempt {
           supervisor_->give_up(*fed_);
           return;
         }
-        // It stays: the restorer gives slots back after the last order.
+        // The feeder stays: the restorer gives slots back after the last order.
       }
     });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

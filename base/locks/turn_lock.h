@@ -21,8 +21,9 @@ class TurnLock {
     // Wakes the group of the thread whose turn it is, not all that wait.
     if (next_.load(std::memory_order_seq_cst) != now) futex_wake_those(now_, group_of(now));
   }
-  // By the holder: lets in the threads that wait now. It takes its own next turn first: a thread that was let
-  // in may ask again at once, and would get in ahead for as long as the holder has no processor.
+  // By the holder: lets in the threads that wait now. The holder takes its own next turn first: a thread that
+  // was let in may ask again at once. Otherwise that thread would get in ahead for as long as the holder has
+  // no processor.
   void yield() {
     if (next_.load(std::memory_order_relaxed) == now_.load(std::memory_order_relaxed) + 1) return;
     const uint32_t mine = take_turn();

@@ -26,8 +26,8 @@ inline uint64_t read_xfeatures() {
   return (uint64_t{high} << 32) | low;
 }
 
-// The calling thread may read and write memory with any protection key (pkeys(7)). One that was made in a
-// signal handler has the rights of a handler: of memory with key 0 alone.
+// The calling thread may read and write memory with any protection key (pkeys(7)). A thread that was made in
+// a signal handler has the rights of a handler: of memory with key 0 alone.
 inline void open_protection_keys() {
   constexpr uint64_t kProtectionKeys = 1ull << 9;  // in XCR0, where the kernel has them in use
   if ((read_xfeatures() & kProtectionKeys) == 0) return;

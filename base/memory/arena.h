@@ -121,7 +121,7 @@ class ArenaVector {
     size_ += n;
     return true;
   }
-  // `n` values in the place of those from `first` to before `last`. They are not its own.
+  // `n` values in the place of those from `first` to before `last`. `values` are not this vector's own.
   [[nodiscard]] bool replace(size_t first, size_t last, const T* values, size_t n) {
     const size_t behind = size_ - last;
     if (!reserve(first + n + behind)) return false;

@@ -30,8 +30,8 @@ namespace ckpt {
 inline constexpr uint32_t kRestartProtocolVersion = 6;
 
 // What ckpt-restart, the restorer and the library report while they work: each stage by the one that has done
-// it. They follow each other in this order, but for kTimers, which comes after kThreads (timers may name
-// threads). The numbers are those of reports.
+// it. The stages follow each other in this order, but for kTimers, which comes after kThreads (timers may
+// name threads). The numbers are those of reports.
 enum class RestartStage : uint32_t {
   kStart = 0,
   kNamespaces = 1,    // ckpt-restart: user, pid, time namespaces entered

@@ -47,8 +47,8 @@ const char* compression_name(Compression kind);
 enum class Order : uint32_t { kAddress = 0, kFollow, kHot, kCold };
 const char* order_name(Order order);
 
-// What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads. It reads for itself whether it is
-// to ask for huge pages.
+// What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads. That library reads for itself
+// whether it is to ask for huge pages.
 enum class Heap : uint32_t { kLibc = 0, kJemalloc, kJemallocHuge };
 
 // Who handles a write to a protected page (docs/fault_back_ends.md): a thread of ours, or the thread that

@@ -8,7 +8,8 @@
 //      state again, and has executed nothing of it: held.
 //   5. A process that stands in the dynamic linker, before our library has started, is let run to where it
 //      has (it does not answer else, as long as it is stopped): the handler is there, and our signal open.
-//      Then 2. Its signals wait. It does not come to its program: there is a breakpoint at the entry.
+//      Then 2. Its signals wait. The process does not come to its program: there is a breakpoint at the
+//      entry.
 //   6. The tracer lets go. The kernel stops each thread before it returns to its program
 //      (JOBCTL_STOP_PENDING is set again by ptrace_unlink), and says nothing to the parent.
 #include "base/tracing/stopped_tracer.h"
@@ -87,7 +88,7 @@ void StoppedTracer::remove(int tid) {
   if (Thread* t = find(tid)) *t = threads_[--thread_count_];
 }
 
-// Those that are listed and not traced yet. any: there were some.
+// Seizes the threads that are listed and not traced yet. any: there were some.
 long StoppedTracer::seize_listed(int process, bool& any) {
   const int pid = processes_[process].pid;
   const trace::ProcFile tasks(pid, "/task");
@@ -118,8 +119,8 @@ long StoppedTracer::seize(int pid, int signal) {
   for (bool any = true; any;) {
     if (const long error = seize_listed(process, any); error != 0) return error;
   }
-  // A thread that is stopped says so at once. One that is not was continued meanwhile, or has not come to its
-  // stop yet: it is asked.
+  // A thread that is stopped says so at once. A thread that is not stopped was continued meanwhile, or has
+  // not come to its stop yet: it is asked.
   constexpr int kRounds = 2000, kAsk = 20;
   for (int round = 0; round < kRounds; ++round) {
     bool waits = false;
@@ -217,7 +218,7 @@ void StoppedTracer::on_stop(Thread& t, int status) {
   }
 }
 
-// It was stopped with its process, or has been asked, or SIGCONT came.
+// The thread was stopped with its process, or has been asked, or SIGCONT came.
 void StoppedTracer::on_group_stop(Thread& t, int signal) {
   Process& p = processes_[t.process];
   if (!stops_a_process(signal)) {
@@ -267,7 +268,7 @@ void StoppedTracer::let_start(Thread& t) {
   t.mask = trace::mask_of(t.tid);
   t.masked = true;
   t.state = State::kStarting;
-  // One that is blocked, and that the kernel has to send, loses its handler: SIGTRAP, by the breakpoint.
+  // A signal that is blocked, and that the kernel has to send, loses its handler: SIGTRAP, by the breakpoint.
   const uint64_t open = bit_of(processes_[t.process].signal) | bit_of(SIGTRAP);
   trace::set_mask(t.tid, ~open | (t.mask & open));
   trace::resume(PTRACE_SYSCALL, t.tid, 0);
@@ -330,7 +331,7 @@ void StoppedTracer::on_signal(Thread& t, int signal) {
     trace::resume(PTRACE_SYSCALL, t.tid, signal);
     return;
   }
-  // It is stopped already, and SIGCONT would take these from it.
+  // The process is stopped already, and SIGCONT would take these signals from it.
   if (stops_a_process(signal)) signal = 0;
   trace::resume(t.state == State::kOurs ? PTRACE_CONT : PTRACE_SYSCALL, t.tid, signal);
 }
@@ -349,7 +350,7 @@ void StoppedTracer::look_for_signals() {
       const uint64_t blocked = trace::mask_of(t.tid), both = bit_of(p.signal) | bit_of(kSetxidSignal);
       uint64_t wanted = own & both & ~blocked;
       if ((wanted & bit_of(p.signal)) != 0) wanted = bit_of(p.signal);
-      // One that is pending for the process is taken by one thread.
+      // A signal that is pending for the process is taken by one thread.
       if (wanted == 0 && !shared_taken) {
         wanted = shared & bit_of(p.signal) & ~blocked;
         shared_taken = wanted != 0;

@@ -10,8 +10,8 @@ constexpr uint64_t kInsertionLimit = 12;  // records; below, insertion sort is f
 
 ParallelMergeSort::ParallelMergeSort(RecordArray& records, unsigned threads)
     : records_(records), threads_(static_cast<unsigned>(std::min<uint64_t>(threads, records.count()))) {
-  // A thread merges at most its share of the array at a time, give or take one record. It needs room for the
-  // shorter of the two runs.
+  // A thread merges at most its share of the array at a time, give or take one record. A merge needs room for
+  // the shorter of the two runs.
   uint64_t share = records.count() / threads_ + 2;
   scratch_.resize(threads_);
   for (auto& s : scratch_) s.resize((share / 2 + 1) * records.record_size());

@@ -10,7 +10,8 @@
 
 namespace timewarp_bench {
 
-// Checks of arguments: finite numbers, and sizes without a sign. They say in a few words what would be right.
+// Checks of arguments: finite numbers, and sizes without a sign. The checks say in a few words what would be
+// right.
 CLI::Validator zero_or_more();
 CLI::Validator above_zero();
 CLI::Validator share();  // 0 to 1

@@ -73,8 +73,8 @@ void measure_program(const Arguments& a, const std::vector<std::string>& command
   Child child(a.places, command, setup);
   unsigned taken = 0;
   for (rest(a.rest_s); taken < a.checkpoints; rest(a.rest_s)) {
-    // One that is asked for when the program has just ended is not taken; if the program has failed, finish()
-    // says so.
+    // A checkpoint that is asked for when the program has just ended is not taken; if the program has failed,
+    // finish() says so.
     try {
       note(f, child.checkpoint());
       ++taken;

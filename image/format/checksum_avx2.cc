@@ -1,5 +1,5 @@
-// Compiled for processors with AVX2; called where there is one (checksum.h). It must include nothing whose
-// functions others could get from here.
+// Compiled for processors with AVX2; called where there is one (checksum.h). This file must include nothing
+// whose functions others could get from here.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -43,9 +43,9 @@ enum class Codec : uint32_t { kNone = 0, kLz4 = 1, kZstd = 2 };
 
 enum class SectionKind : uint32_t { kMeta = 1, kChunk = 2, kIndex = 3, kInherited = 4 };
 
-// The image that an increment is to. It is known by run, sequence and state, not by its name: a file of
-// that name that says something else about the process is not it. So an image may be written anew with
-// the same contents (compacted, encrypted) below those that are increments to it.
+// The image that an increment is to. The parent is known by run, sequence and state, not by its name: a file
+// of that name that says something else about the process is not it. So an image may be written anew with the
+// same contents (compacted, encrypted) below those that are increments to it.
 struct ParentImage {
   uint64_t sequence;  // 0: none, the image is full, and all of this is 0
   uint64_t state;     // the parent's FileTrailer::meta_checksum

@@ -91,8 +91,8 @@ Result<ScopedFd> connect_to(std::string_view path) {
   return socket;
 }
 
-// hung_up: the keeper was there, and closed the connection without a word. It waits one second for a request:
-// on a busy machine this process may have been without a processor for as long.
+// hung_up: the keeper was there, and closed the connection without a word. The keeper waits one second for a
+// request: on a busy machine this process may have been without a processor for as long.
 Result<KeeperAnswer> ask_once(std::string_view path, KeeperOperation operation, ScopedFd* directory,
                               bool& hung_up) {
   hung_up = false;

@@ -39,7 +39,7 @@ struct Extent {
   Codec codec;
   uint32_t reserved;
 
-  // One repeats the other. In a file that lies, what overlaps need not.
+  // This extent repeats the other. In a file that lies, what overlaps need not.
   bool same_place(const Extent& o) const {
     return offset == o.offset && length == o.length && stored == o.stored && codec == o.codec &&
            checksum == o.checksum;

@@ -67,7 +67,7 @@ class Parser {
     if (!problem_) problem_ = std::move(what);
   }
 
-  // It comes last and covers all that is before it.
+  // The checksum comes last and covers all that is before it.
   Result<void> check_checksum(std::string_view text) const {
     constexpr std::string_view kKey = "\"checksum\"";
     const size_t at = text.rfind(kKey);

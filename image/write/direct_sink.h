@@ -52,7 +52,7 @@ class DirectSink final : public ImageSink {
   Result<SinkStats> commit() override;
   void abort() override;
 
-  // Before open(): encrypt with it. It must outlive the image.
+  // Before open(): encrypt with it. The key must outlive the image.
   void set_key(const ImageKey* key) { options_.key = key; }
 
   // Before open(): what is appended stays as it is until it is released, which may be later than append().

@@ -113,7 +113,8 @@ Result<void> ImageFile::create_exclusively() {
     if (sys::failed(fd)) return image_io_error("create", path_, fd);
     fd_.reset(static_cast<int>(fd));
     // Another program that tidies the directory (remove_dead_leftovers) may have found the file before it
-    // was locked. It holds the lock until it has removed the name: then it is for us to begin again.
+    // was locked. That program holds the lock until it has removed the name: then it is for us to begin
+    // again.
     sys::call(__NR_flock, fd_.get(), static_cast<long>(LOCK_EX));
     struct stat st;
     long r = sys::call(__NR_newfstatat, fd_.get(), "", &st, static_cast<long>(AT_EMPTY_PATH));

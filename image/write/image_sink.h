@@ -30,7 +30,7 @@
 namespace ckpt {
 
 // The sink calls it, on the thread that called append/commit/abort, when a buffer's bytes are no longer
-// needed. They are then on their way to the device and will not be read from the buffer again.
+// needed. The bytes are then on their way to the device and will not be read from the buffer again.
 using ReleaseBuffer = void (*)(void* context, uint32_t buffer);
 
 struct ImageIdentity {

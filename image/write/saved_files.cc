@@ -74,8 +74,8 @@ void remove_orphaned_saved_files(int dir_fd) {
     ParsedImageName parsed;
     if (is_there(dir_fd, image) || !parse_image_name(image, &parsed)) return;
     // A program that lives may be about to write the image: it has the directory locked
-    // (SavedFilesDirectory). It may have published the image and taken the lock away since we looked. Without
-    // locks nobody can tell.
+    // (SavedFilesDirectory). That program may have published the image and taken the lock away since we
+    // looked. Without locks nobody can tell.
     const ScopedFd kept(static_cast<int>(
         sys::call(__NR_openat, dir_fd, entry.data(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
     if (!kept.valid() || sys::failed(sys::call(__NR_flock, kept.get(), static_cast<long>(LOCK_EX | LOCK_NB))))

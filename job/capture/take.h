@@ -31,8 +31,8 @@ struct Report {
   char why_not_restartable[320] = {};
 };
 // On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members
-// that want us in their checkpoint; called while we wait for the lock of the directory. It returns false when
-// the job is to go back: then take() gives up.
+// that want us in their checkpoint; called while we wait for the lock of the directory. serve_joins returns
+// false when the job is to go back: then take() gives up.
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)());
 
 // An agent that was asked to join: base/protocol/control_protocol.h, kJoin. `socket` leads to the

@@ -11,9 +11,9 @@
 
 namespace ckpt::job {
 
-// path: of the checkpoint's directory. It stays, with all that its images are increments to, until the lock
-// or the descriptor is gone. kNotFound: it is being removed, or is. On a file system without locks nobody
-// holds anything.
+// path: of the checkpoint's directory. The checkpoint stays, with all that its images are increments to,
+// until the lock or the descriptor is gone. kNotFound: it is being removed, or is. On a file system without
+// locks nobody holds anything.
 Result<ScopedFd> hold_job(const char* path);
 void release_job(const ScopedFd& held);  // also where other processes have the descriptor
 

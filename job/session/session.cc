@@ -176,11 +176,11 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   return current->sampled(*files, facts, unreported.span());
 }
 
-// An agent that began to copy at once would keep the agents of others from letting their threads go. They
-// have nice -20 and it has not, but that does not help: a thread that wakes and has had more than its share
-// is not eligible at once (EEVDF). Its wait grows with the ratio of the weights. Of 64 processes on two
-// processors the last stood 10 to 40 ms longer than the first, in which nearly all that ran was copies. To
-// let threads go takes an agent some 50 us.
+// An agent that began to copy at once would keep the agents of others from letting their threads go. Those
+// agents have nice -20 and the copying agent has not, but that does not help: a thread that wakes and has had
+// more than its share is not eligible at once (EEVDF). Its wait grows with the ratio of the weights. Of 64
+// processes on two processors the last stood 10 to 40 ms longer than the first, in which nearly all that ran
+// was copies. To let threads go takes an agent some 50 us.
 void let_others_go() {
   if (current == nullptr) return;
   constexpr int64_t kEachNs = 400'000, kMostNs = 100'000'000;

@@ -248,7 +248,7 @@ bool ChannelBuilder::bind_port(const ChannelSocket& s, int fd, const SocketName&
     if (bind(fd, name.get(), name.length) == 0) return true;
     const int error = errno;
     const size_t ended = error == EADDRINUSE ? end_ended_connections(name.port()) : 0;
-    // Those that we may end are gone now.
+    // The connections that we may end are gone now.
     if (ended != 0 && bind(fd, name.get(), name.length) == 0) return true;
     if (error != EADDRINUSE || !wait.ask_again(ended, now_ns(CLOCK_MONOTONIC))) {
       errno = error;

@@ -94,7 +94,7 @@ Result<void> ChannelBuilder::fail_to_connect(ChannelSocket& s) {
 // elsewhere does not take.
 void ChannelBuilder::refuse_datagram(const ChannelSocket& s) {
   SocketName at = of_this_host(s.name, s.detail.domain);
-  // It has the port for itself, and takes datagrams of its peer alone, which is itself.
+  // The socket `nobody` has the port for itself, and takes datagrams of its peer alone, which is itself.
   const ScopedFd nobody(socket(s.detail.domain, SOCK_DGRAM | SOCK_CLOEXEC, s.detail.protocol));
   const bool refused = nobody.valid() && bind(nobody.get(), at.get(), at.length) == 0 &&
                        getsockname(nobody.get(), reinterpret_cast<sockaddr*>(&at.address), &at.length) == 0 &&

@@ -19,8 +19,8 @@ struct CallAs {
   std::array<int, 2> values = {};  // descriptors that the call has given
 };
 
-// `call` runs in a process with the number and the user of `who`, or in the caller where that is itself. It
-// has the caller's descriptors, and a copy of its memory. pid 0: nobody knows who; the caller.
+// `call` runs in a process with the number and the user of `who`, or in the caller where that is itself. That
+// process has the caller's descriptors, and a copy of its memory. pid 0: nobody knows who; the caller.
 CallAs call_as(const ucred& who, const std::function<long(std::array<int, 2>& values)>& call);
 
 }  // namespace ckpt

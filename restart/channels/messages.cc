@@ -58,8 +58,8 @@ void take_urgent_byte(int socket) {
   if (poll(&urgent, 1, kLongestWaitForRoom) == 1) recv(socket, &byte, 1, MSG_OOB | MSG_DONTWAIT);
 }
 
-// Of sockets that share an address (SO_REUSEPORT, SO_REUSEADDR) the kernel chooses who gets a datagram. One
-// that is connected to the sender goes before the others. `at`: where it is sent to.
+// Of sockets that share an address (SO_REUSEPORT, SO_REUSEADDR) the kernel chooses who gets a datagram. A
+// socket that is connected to the sender goes before the others. `at`: where it is sent to.
 class OnlyReceiver {
  public:
   OnlyReceiver(const ChannelSocket& to, const SocketName& sender, const SocketName& at) {
@@ -68,7 +68,7 @@ class OnlyReceiver {
         ::connect(to.fd, sender.get(), sender.length) != 0)
       return;
     fd_ = to.fd;
-    // One that is bound to all addresses has only that of the sender's network now.
+    // A socket that is bound to all addresses has only the address of the sender's network now.
     SocketName here;
     here.length = sizeof(here.address);
     if (getsockname(fd_, reinterpret_cast<sockaddr*>(&here.address), &here.length) != 0 || !(here == at))
@@ -218,8 +218,8 @@ Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m
   }
   set_int(own.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
-  // One that is bound to all addresses with that port sends from there as well; so does one of IPv4 to one of
-  // IPv6 that takes both, and the other way.
+  // A socket that is bound to all addresses with that port sends from there as well. So does a socket of IPv4
+  // to one of IPv6 that takes both, and the other way.
   for (const bool same_family : {true, false}) {
     for (auto& s : sockets_) {
       if (s->fd >= 0 && s->detail.type == SOCK_DGRAM && s->detail.domain != AF_UNIX &&

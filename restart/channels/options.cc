@@ -86,7 +86,7 @@ void set_recorded(int fd, const ChannelSocket& s, bool early, Unset& unset) {
   if (!early && s.is_tcp()) set_what_holds_back(fd, s, unset);
 }
 
-// It comes when all of the group are there: set_group_filters.
+// This option comes when all sockets of the group are there: set_group_filters.
 bool is_of_group(const LongSocketOptionDetail& o) {
   return o.level == SOL_SOCKET && o.name == SO_ATTACH_REUSEPORT_CBPF;
 }

@@ -234,8 +234,8 @@ Result<void> ChannelBuilder::connect_tcp() {
     const int room = waiting.empty() ? s->detail.backlog : std::max(s->detail.backlog, kRoomWhileMaking);
     if (listen(s->fd, room) != 0) return cannot_make(*s);
   }
-  // In the order in which they were made, as far as it can be told. Those that were being connected come
-  // last, and find the queues as full as they were.
+  // In the order in which they were made, as far as it can be told. The sockets that were being connected
+  // come last, and find the queues as full as they were.
   const auto unfinished = std::stable_partition(
       waiting.begin(), waiting.end(), [](const ChannelSocket* s) { return s->link.state != TCP_SYN_SENT; });
   std::stable_sort(waiting.begin(), unfinished, by_age);

@@ -75,7 +75,7 @@ Result<void> ChannelBuilder::connect_unix() {
     }
   }
   give_back_names();
-  // Those that wait to be accepted, in their order.
+  // The sockets that wait to be accepted, in their order.
   std::vector<ChannelSocket*> waiting;
   for (auto& s : sockets_)
     if (s->detail.domain == AF_UNIX && s->fd < 0 && s->listener != nullptr) waiting.push_back(s.get());

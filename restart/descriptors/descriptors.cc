@@ -107,7 +107,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       }
       continue;
     }
-    // One that waits in a socket, and has no number of its own, is made when it is sent.
+    // An open file that waits in a socket, and has no number of its own, is made when it is sent.
     if (builder.first_descriptor(file) < 0) continue;
     auto made = builder.make(file);
     if (!made) return made.error();
@@ -125,7 +125,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     for (const auto& d : meta.descriptors) {
       if (d.open_file == file.record.id) fd = d.fd;
     }
-    // One that waits in a socket has no number.
+    // An open file that waits in a socket has no number.
     const bool is_sent = fd < 0;
     if (is_sent) {
       const InheritedFile* sent = inherited(file);

@@ -13,7 +13,8 @@
 #include "restart/descriptors/builder.h"
 
 // POSIX message queues. They belong to the system and outlive the program, with what has come since: their
-// messages go back to those of the checkpoint, once, before a process runs. One that is gone is made again.
+// messages go back to those of the checkpoint, once, before a process runs. A queue that is gone is made
+// again.
 
 namespace ckpt {
 namespace {
@@ -166,7 +167,7 @@ Result<ScopedFd> DescriptorBuilder::open_message_queue(const ParsedOpenFile& fil
   const int flags = static_cast<int>(file.record.open_flags) & (O_ACCMODE | O_NONBLOCK);
   auto again = open_again(file, known->second, flags | O_CLOEXEC);
   if (again.ok()) return again;
-  // It was opened as it was made, before its own mode counted.
+  // The program opened the queue with the call that made it, before the queue's own mode counted.
   const uint32_t mode = file.record.mode & 07777;
   if (fchmod(known->second, mode | 0600) == 0) again = open_again(file, known->second, flags | O_CLOEXEC);
   fchmod(known->second, mode);

@@ -66,7 +66,8 @@ bool DescriptorBuilder::is_saved(const ParsedOpenFile& file) const {
   return stat(path.c_str(), &st) != 0 && (has_contents(file) || !saved_copy(file).empty());
 }
 
-// One that is open, and has been removed since. What the program still knows to be in it is gone as well.
+// A directory that is open, and has been removed since. What the program still knows to be in it is gone as
+// well.
 bool DescriptorBuilder::is_lost_directory(const ParsedOpenFile& file) const {
   struct stat st;
   return static_cast<OpenFileKind>(file.record.kind) == OpenFileKind::kDirectory && opened_by_path(file) &&

@@ -39,7 +39,7 @@ FileToCome::FileToCome(FileToCome&& other) noexcept
       has_passing_name_(std::exchange(other.has_passing_name_, false)),
       is_folder_(other.is_folder_) {}
 
-// One that has no name at all, where the file system has such.
+// A file that has no name at all, where the file system has such files.
 void FileToCome::make_regular() {
   fd_.reset(openat(directory(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd_.valid() || errno == EACCES || errno == EPERM || errno == EROFS || errno == ENOSPC) return;

@@ -41,7 +41,7 @@ class WorkingFds {
   // first adds a descriptor open for reading and writing under its object number.
   int find_object(uint64_t object) const;  // -1: not there yet
   Result<int> add_object(uint64_t object, ScopedFd fd, const char* what);
-  // Those that the planter of the job has made: already above first().
+  // The objects that the planter of the job has made: already above first().
   void know_objects(const std::map<uint64_t, int>& objects) {
     objects_.insert(objects.begin(), objects.end());
   }

@@ -237,7 +237,7 @@ class Tree {
       int status = 0;
       while (waitpid(birth(i).pid, &status, 0) < 0 && errno == EINTR) {
       }
-      // It has said why.
+      // The helper has said why.
       if (status != 0) _exit(kExitSystem);
     }
   }

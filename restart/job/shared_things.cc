@@ -115,7 +115,7 @@ class Gatherer {
     }
   }
 
-  // Those of which a member has the master.
+  // The terminals of which a member has the master.
   void find_own_terminals() {
     for (size_t m = 0; m < members(); ++m) {
       if (!has_image(m)) continue;

@@ -18,8 +18,8 @@
 
 namespace ckpt {
 
-// By name: what some process of the job may write through a shared mapping. It writes back what its image
-// has.
+// By name: what some process of the job may write through a shared mapping. That process writes back what its
+// image has.
 using WrittenFiles = std::set<std::string, std::less<>>;
 void add_written_files(const ImageMeta& meta, WrittenFiles& files);
 

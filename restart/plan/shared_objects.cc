@@ -27,9 +27,9 @@ bool has_view(const SharedObject& o) {
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
-// One without a key has nothing but its number, which another one may have by now: after a reboot they begin
-// anew. One that was made since and is in use is somebody else's. (Not in use: an earlier restart from this
-// image has made it.)
+// A segment without a key has nothing but its number, which another segment may have by now: after a reboot
+// the numbers begin anew. A segment that was made since and is in use is somebody else's. (Not in use: an
+// earlier restart from this image has made it.)
 bool may_be_the_same(const shmid_ds& now, const MappingRecord& then, int64_t taken_ns) {
   const bool made_since = int64_t{now.shm_ctime} * 1'000'000'000 > taken_ns;
   return now.shm_perm.__key == then.sysv_key &&
@@ -196,7 +196,8 @@ Result<void> SharedObjects::make_sysv(SharedObject& o, uint64_t at, ReportChanne
   int id = -1;
   bool old = false;
   // Segments outlive programs: the old one is still there unless somebody removed it.
-  // One that was removed has no key that would tell it from another: that one has to be removed as well.
+  // A segment that was removed has no key that would tell it from another: that one has to be removed as
+  // well.
   if (shmctl(r.sysv_shmid, IPC_STAT, &state) == 0 &&
       may_be_the_same(state, r, meta_.process.record.realtime_ns) &&
       ((state.shm_perm.mode ^ r.sysv_mode) & kSegmentRemoved) == 0 && state.shm_segsz <= o.size &&

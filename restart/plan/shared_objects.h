@@ -36,7 +36,7 @@ class SharedObjects {
   // known: of a job, where the planter has mapped those without a descriptor.
   Result<void> make(uint64_t at, WorkingFds& fds, ReportChannel& report,
                     const std::map<uint64_t, uint64_t>* known = nullptr);
-  // Those without a descriptor, by object: where they are mapped since make().
+  // The objects without a descriptor, by object number: where they are mapped since make().
   std::map<uint64_t, uint64_t> views() const;
 
   std::set<uint64_t> numbers() const;

@@ -87,8 +87,9 @@ Result<void> check_same(const SystemVRecord& r, const Present& now) {
                     name_of(r), differs, is_set(r) ? 's' : 'q', r.id);
 }
 
-// Is there a process of that number that may have used something at used_s, seconds of CLOCK_REALTIME? One
-// that began later has only the number of who did. One that may not be looked at (hidepid) counts.
+// Is there a process of that number that may have used something at used_s, seconds of CLOCK_REALTIME? A
+// process that began later has only the number of the one that did. A process that may not be looked at
+// (hidepid) counts.
 bool may_have_used(pid_t pid, time_t used_s) {
   if (kill(pid, 0) != 0 && errno != EPERM) return false;
   std::ifstream file(fmt::format("/proc/{}/stat", pid));

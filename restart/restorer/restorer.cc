@@ -153,9 +153,9 @@ uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   return low < a.mapping_count ? a.mappings[low].index : 0;
 }
 
-// The kernel may have several mappings of the image as one, which is cut when one of them is registered. It
-// joins the parts again afterwards if they have an anon_vma in common, which a mapping gets with its first
-// page: so a page is made before the cut. The caller drops it.
+// The kernel may have several mappings of the image as one, which is cut when one of them is registered. The
+// kernel joins the parts again afterwards if they have an anon_vma in common, which a mapping gets with its
+// first page: so a page is made before the cut. The caller drops it.
 void give_anon_vma(uint64_t address) { call(__NR_madvise, address, 4096UL, MADV_POPULATE_WRITE); }
 
 long register_range(int userfaultfd, uint64_t start, uint64_t length) {
@@ -411,7 +411,7 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
     fail(a, RestartStage::kMm, RestorerStep::kCredentials, r);
   }
   // A change of user makes a process undumpable, and its files in /proc root's. The library writes to these,
-  // and sets what the program had (restart_entry.cc). It forgets the parent death signal too.
+  // and sets what the program had (restart_entry.cc). The change of user drops the parent death signal too.
   if (failed(call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L))) notes |= kNoteDumpableRefused;
   call(__NR_prctl, PR_SET_PDEATHSIG, a.parent_death_signal, 0L, 0L, 0L);
   close_own_descriptors(a);

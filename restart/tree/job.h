@@ -16,8 +16,9 @@ enum class JobPlace : uint32_t {
 };
 
 // A program that led a session and had no terminal open (a daemon, a service) leads one again, and so has no
-// controlling terminal. One that led its process group does so again unless ckpt-restart has a controlling
-// terminal: there the shell's job is ckpt-restart's group, and the program would be in the background.
+// controlling terminal. A program that led its process group does so again unless ckpt-restart has a
+// controlling terminal: there the shell's job is ckpt-restart's group, and the program would be in the
+// background.
 JobPlace job_place(const ImageMeta& meta);
 
 // In the new process.

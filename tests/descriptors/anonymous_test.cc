@@ -92,9 +92,9 @@ TEST_P(Anonymous, ManyReplacedByTheirOwnKind) {
   EXPECT_TRUE(trip.notes.empty());
 }
 
-// One replaced by a duplicate of another, as many as before. In the order of the kernel, which is arbitrary,
-// eventfds lie between them: they are told apart otherwise, and must not be links of the comparison. Several
-// times, for each has another order.
+// One timer replaced by a duplicate of another, as many as before. In the order of the kernel, which is
+// arbitrary, eventfds lie between them: they are told apart otherwise, and must not be links of the
+// comparison. Several times, for each has another order.
 TEST_P(Anonymous, OneBecomesAnotherBetweenEventfds) {
   constexpr int kTimers = 40, kEvents = 50, kCount = 8;
   for (int round = 0; round < 12; ++round) {

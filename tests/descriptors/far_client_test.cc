@@ -83,7 +83,7 @@ class FarClient : public testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Sampled, FarClient, testing::Values(true, false), how_sampled);
 
-// It is there, only not on this host: its connection leads out, as those that are accepted.
+// The client is there, only not on this host: its connection leads out, as those that are accepted.
 TEST_P(FarClient, ThatWaitsToBeAcceptedDoesNotForbidTheRestart) {
   const pid_t child = fork();
   if (child == 0) _exit(host_at(kHere) >= 0 ? 0 : 1);

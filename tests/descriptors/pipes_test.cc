@@ -258,7 +258,7 @@ TEST_P(Pipes, TerminalsAreTheRestarters) {
   EXPECT_EQ(trip.kinds.size(), 1u);
 }
 
-// It is opened at the lowest free number, which may be the one that it is to have.
+// The terminal is opened at the lowest free number, which may be the number that it is to have.
 TEST_P(Pipes, ATerminalAtTheLowestNumber) {
   trip.setup = [&] {
     int master, slave;

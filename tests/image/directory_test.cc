@@ -429,7 +429,8 @@ TEST(ImageNames, ParseIsTheInverse) {
 }
 
 TEST_F(Directory, KeptFilesStayForAnImageThatIsToCome) {
-  // Of a process that nobody here knows: no pid is that high. One of another pid namespace looks like that.
+  // Of a process that nobody here knows: no pid is that high. A process of another pid namespace looks like
+  // that.
   const std::string to_come = "elsewhere.4999999.00000001.000001.files";
   ASSERT_EQ(mkdir(path(to_come).c_str(), 0700), 0);
   write_file(path(to_come + "/1-2"), "x");

@@ -1,5 +1,5 @@
-// Children made in every way that a program has; each says its number, and counts. They wait for the end of
-// their standard input.
+// Children made in every way that a program has; each says its number, and counts. The children wait for the
+// end of their standard input.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
     }
     live("fork-vfork");
   }
-  // One with threads.
+  // A child with threads.
   if (fork() == 0) {
     pthread_t more;
     pthread_create(&more, nullptr, wait_for_ever, nullptr);

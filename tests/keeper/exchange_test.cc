@@ -481,7 +481,8 @@ TEST(Exchange, WhatIsOfAnotherExchangeIsNotWanted) {
 
 TEST(Exchange, AHostThatGoesEndsItForAll) {
   Job job("parity", parts(3));
-  // It does not fit: its stream is of another length than the others were told, so it stops in the middle.
+  // Host 1 does not fit: its stream is of another length than the others were told, so it stops in the
+  // middle.
   job.plan_.lengths[1] = 100 * kStripeBlock;
   Meshes meshes = listening(3, job.plan_.ports);
   std::vector<std::thread> threads;

@@ -40,7 +40,7 @@ class FakeKernel final : public ArmedMemory {
   Page& page(size_t i) { return pages_[i]; }
 
   void serve(Arming* arming) { arming_ = arming; }
-  // As /proc/self/maps has it. Those of every fifth mapping cannot be registered.
+  // As /proc/self/maps has it. The pages of every fifth mapping cannot be registered.
   std::vector<Mapping> map() const;
   // The gate: while it is held no call changes mappings.
   void hold_mappings(bool held) { gate_ = held; }

@@ -94,7 +94,7 @@ long SmallKernel::control_faults(unsigned long request, long argument) {
   return 0;
 }
 
-// It stops at the first mapping that is not registered, and passes over holes.
+// The call stops at the first mapping that is not registered, and passes over holes.
 long SmallKernel::write_protect(AddrRange range, bool on) {
   if (!is_here(range.start)) return -ENOENT;
   if (changing_ != 0) return -EAGAIN;

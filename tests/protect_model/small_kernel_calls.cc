@@ -53,7 +53,7 @@ long SmallKernel::copy(const long* args, bool to_remote) {
   for (long i = 0; i < pieces; ++i) bytes += from[i].iov_len;
   for (long i = 0; i < pieces; ++i) {
     for (size_t at = 0; at < from[i].iov_len; at += kPageSize) {
-      // It takes its time.
+      // The call takes its time.
       if (done == bytes / 2 / kPageSize * kPageSize && done != 0) before_call();
       if (to_used == to->iov_len) {
         ++to;

@@ -1,5 +1,5 @@
 // Replaces mappings without pause, and leaves the calls in which it does so by siglongjmp, from the handler
-// of a timer. It ends well when the file `end` is there.
+// of a timer. The program ends well when the file `end` is there.
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>

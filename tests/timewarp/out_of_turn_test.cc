@@ -1,7 +1,7 @@
 // A copier that keeps no order: of the copies that were started any one is done next, from its end to its
-// beginning. Some stand still for ever, and at times the copier takes no more. The engine must not notice. It
-// stands in the place of the helper thread: this program defines make_helper_copier() itself, so the
-// library's is not linked.
+// beginning. Some stand still for ever, and at times the copier takes no more. The engine must not notice.
+// This copier stands in the place of the helper thread: this program defines make_helper_copier() itself, so
+// the library's is not linked.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -42,7 +42,7 @@ void expect_to_wait() {
       EXPECT_TRUE(opened);
       entered = true;
     });
-    // Until it has asked twice, and sleeps once more. One that went through has failed already.
+    // Until it has asked twice, and sleeps once more. A thread that went through has failed already.
     for (long first = -1, now = -1; !entered && (first < 0 || now < first + 2); std::this_thread::yield()) {
       now = tid == 0 ? -1 : sleeps_in_futex(tid);
       if (first < 0) first = now;

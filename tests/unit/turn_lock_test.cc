@@ -136,8 +136,8 @@ TEST(TurnLock, TwoWhoAskAtTheSameInstantHaveTwoTurns) {
   std::atomic<int> arrived{0}, inside{0}, strange{0};
   auto ask = [&](int step) {
     for (int i = 1; i <= kRounds; ++i) {
-      // They meet without sleeping, for to be woken takes a hundred times as long as to ask; and as one of
-      // them leaves first, each waits for a while of its own.
+      // The two threads meet without sleeping, for to be woken takes a hundred times as long as to ask. As
+      // one of them leaves first, each waits for a while of its own.
       ++arrived;
       for (int looks = 0; arrived < 2 * i; ++looks) {
         if (looks > 1000) std::this_thread::yield();

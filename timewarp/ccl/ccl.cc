@@ -173,7 +173,7 @@ double state_restore(int LP_id, double clock) {
 int fossil_collection(int LP_id, double gvt) {
   CclLp* lp = find(LP_id);
   if (lp == nullptr) return -1;
-  // The newest at or before gvt stays: a rollback to gvt begins there. One under way does not count.
+  // The newest at or before gvt stays: a rollback to gvt begins there. A checkpoint under way does not count.
   size_t keep = 0;
   while (keep + 1 < lp->stack.size() && lp->stack[keep + 1].clock <= gvt) ++keep;
   drop(*lp, 0, keep);

@@ -379,7 +379,7 @@ void Worker::handle_cancellations() {
 
 void Worker::cancel_here(Event* event) {
   if (event->status == EventStatus::kExecuted) undo_from(setup_.lp(event->receiver), event->key());
-  // It is in the queue now, where it was or where undoing has put it.
+  // The event is in the queue now, where it was or where undoing has put it.
   event->status = EventStatus::kCancelled;
   if (stuck_ && event->key() == stuck_key_) stuck_ = false;
 }

@@ -1,8 +1,8 @@
 // The emulated DMA device of copier/: in real time, on a thread of its own or driven by the thread that asks.
 //
-// The asking thread drives the device: its work (copying a few bursts) is done when that thread looks. It
-// counts as done only when the device would have done it by the clock. So a machine with few processors can
-// have a device of any speed for each of its threads.
+// The asking thread drives the device: its work (copying a few bursts) is done when that thread looks. The
+// work counts as done only when the device would have done it by the clock. So a machine with few processors
+// can have a device of any speed for each of its threads.
 #include <time.h>
 
 #include <cstring>

@@ -230,7 +230,7 @@ void StateSaver::load(Lp& lp, const Record& record) {
 void StateSaver::restore_slow(Lp& lp, Record& first) {
   LpHistory& history = *lp.history;
   if (history.copy.pending()) {
-    // It is a copy of a state that never was. Nobody may read the state once it changes.
+    // The pending copy is of a state that never was. Nobody may read the state once it changes.
     (void)non_blocking_->settle(history.copy, 2);
     ++counters_.copies_aborted;
     copies_.give(history.copy.to);

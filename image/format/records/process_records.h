@@ -120,7 +120,7 @@ enum MappingFlag : uint32_t {
   kMapWhole = 1u << 16,        // kind 2: a file of which the image has all of the mapping but pages of zeros
 };
 
-// One for each line of /proc/PID/maps that restart must rebuild, in address order, no overlap.
+// One record for each line of /proc/PID/maps that restart must rebuild, in address order, no overlap.
 struct MappingRecord {
   uint64_t start, end;
   uint64_t file_offset;  // bytes
@@ -141,7 +141,7 @@ struct MappingRecord {
   // then: path, build id
 };
 
-// One for each thread; the leader (tid == pid) first.
+// One record for each thread; the leader (tid == pid) first.
 struct ThreadRecord {
   int32_t tid;
   uint32_t flags;  // ThreadFlag
@@ -172,7 +172,7 @@ enum ThreadFlag : uint32_t {
   kThreadLeaderExited = 1u << 1,  // the main thread has called pthread_exit: no frame, no registers
 };
 
-// One for each signal that does not have the default action.
+// One record for each signal that does not have the default action.
 struct SignalActionRecord {
   uint32_t signal;
   uint32_t reserved;

@@ -18,9 +18,10 @@ namespace ckpt {
 inline constexpr const char* kStandardInput = "standard input";
 
 Result<ScopedFd> spool_standard_input();
-// Its first bytes, at most `bytes` of 64, less at its end. They are read again by what comes next.
+// Its first bytes, at most `bytes` of 64, less at its end. The next reader of standard input gets these bytes
+// again.
 Result<std::string> peek_standard_input(size_t bytes);
-// It is a file that is read where it is: peeking has taken nothing.
+// Standard input is a file that is read where it is: peeking has taken nothing.
 bool standard_input_is_at_start();
 // Standard input is /dev/null from here on: the image is not for the program that comes back.
 Result<void> leave_standard_input();

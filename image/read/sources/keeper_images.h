@@ -16,7 +16,7 @@
 namespace ckpt {
 
 // Any other argument is left as it is. inherited: programs that this process executes have the descriptor
-// too. It counts in the first call for a keeper.
+// too. `inherited` counts in the first call for a keeper.
 Result<std::string> reach_keeper_images(const std::string& argument, bool inherited = false);
 
 // For messages: names keepers again wherever `text` has such a path.

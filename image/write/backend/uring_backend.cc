@@ -88,7 +88,7 @@ long UringBackend::write(const WriteRequest& request) {
   // This entry is the ring's last. What io_uring_submit() returns does not say whether it was taken: entries
   // that became no-ops may lie before it, and count as well.
   if (io_uring_sq_ready(&ring_) == 0) return 0;
-  // Not taken (no memory for it just now). It will go out with the next one, as nothing.
+  // Not taken (no memory for it just now). The entry will go out with the next one, as a no-op.
   io_uring_prep_nop(entry);
   entry->user_data = kIgnored;
   finish(request.slot, write_here(request));

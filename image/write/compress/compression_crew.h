@@ -49,15 +49,17 @@ class CompressionCrew {
   std::byte* raw() { return jobs_[(first_ + count_) % job_count_].gathered; }
   // What was gathered there goes on its way.
   void submit(uint64_t address, uint32_t length);
-  // One that stays where it is instead, in a buffer that is released when it is retired. Not full().
+  // An extent that stays where it is instead, in a buffer that is released when the extent is retired. Not
+  // full().
   void submit_held(uint64_t address, std::span<const std::byte> raw, uint32_t buffer);
   // The oldest, compressed; valid until retired(). Not empty().
   const Extent& oldest();
   void retired();
 
-  // One that is not gathered, by the caller, while the crew is empty: to `packed`, which has room for as
-  // much, or to a buffer of the crew, valid until the next. What does not become shorter is copied there, and
-  // is `raw` of the result: the program's own memory may change under a read that the kernel has not ended.
+  // The caller compresses an extent that is not gathered, while the crew is empty: to `packed`, which has
+  // room for as much, or to a buffer of the crew, valid until the next. What does not become shorter is
+  // copied there, and is `raw` of the result: the program's own memory may change under a read that the
+  // kernel has not ended.
   Extent compress_here(uint64_t address, std::span<const std::byte> raw, std::byte* packed);
 
   // One more helper, if there may be one.

@@ -84,8 +84,8 @@ void CompressionGauge::wrote(uint64_t bytes, uint64_t memory, int64_t period_ns,
   } else {
     sealing_ = 0;
   }
-  // With writes in flight only a writer that mostly waits sees the device at work without a break. One that
-  // compresses would see it only in its slow moments.
+  // With writes in flight only a writer that mostly waits sees the device at work without a break. A writer
+  // that compresses would see the device only in its slow moments.
   if (!plain || waited_ns <= 0 || (overlapped_ && !mostly_waited)) {
     // Waited for although less is written: it is slow enough still.
     if (mostly_waited) blind_chunks_ = 0;

@@ -22,7 +22,7 @@ class CompressionPlan {
   int acceleration() const;
 
   void memory_came(uint64_t bytes) { memory_bytes_ += bytes; }
-  // It need not be stored: the gauge learns nothing from it.
+  // Repeated memory need not be stored: the gauge learns nothing from it.
   void repeated(uint64_t bytes) { memory_told_ += bytes; }
   // An extent was not compressed.
   void left_alone() { gauge_.left_alone(); }

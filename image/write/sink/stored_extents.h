@@ -27,7 +27,7 @@ class StoredExtents {
   // Is an extent like this, with these bytes, stored already? Then it is listed.
   Result<bool> list_repeated(const ExtentEntry& extent, std::span<const std::byte> bytes,
                              const SlotWriter& slots);
-  // It was stored, at this offset of the image.
+  // The extent was stored, at this offset of the image.
   Result<void> list(const ExtentEntry& extent, uint64_t offset, std::span<const std::byte> bytes);
   Result<void> inherit(std::span<const AddrRange> runs);
 

@@ -61,9 +61,9 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
 }
 
 // Members of another user make their images in the checkpoint's directory, by the descriptor that they get.
-// They make names in the directory of saved files, too: it is made here so that it is not theirs. Both are
-// sticky: a user can remove or replace only his own entries. A restart looks at the owner of each image and
-// of each copy.
+// These members make names in the directory of saved files, too: that directory is made here so that it is
+// not theirs. Both are sticky: a user can remove or replace only his own entries. A restart looks at the
+// owner of each image and of each copy.
 Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
   foreign_ = true;
@@ -157,7 +157,8 @@ Result<void> Coordinator::prepared() {
   creation::hold();
   creation::hold_end();
   CKPT_TRY(tell_all(Step::kHold));
-  // Processes made before all members held: each is held at once. They are young, so they arm quickly.
+  // Processes made before all members held: each is held at once. Such processes are young, so they arm
+  // quickly.
   for (;;) {
     CKPT_TRY(await(Step::kHeld, now_ns() + kPatienceNs));
     newest_pid_ = newest_pid();
@@ -265,9 +266,9 @@ Coordinator::~Coordinator() {
   for (Member& m : members_) {
     if (m.socket < 0) continue;
     Message message;
-    // A stopped member that nobody traces any more says nothing until it is continued. One that is traced is
-    // waited for in any case: its agent may sleep on its way to the end, and would be stopped there when it
-    // is let go.
+    // A stopped member that nobody traces any more says nothing until it is continued. A member that is
+    // traced is waited for in any case. Its agent may sleep on its way to the end, and would be stopped there
+    // when it is let go.
     const bool may_answer = !m.seized || !stopped_.is_gone();
     while ((!done_ || m.seized) && may_answer &&
            receive_message(m.socket, deadline, arena_, message) == Received::kMessage) {

@@ -91,7 +91,7 @@ class Coordinator final : public Session {
     Written written;
   };
 
-  // It is not waited for.
+  // The coordinator does not wait for such a member.
   static bool needs_nothing(const Member& m);
   Result<void> listen();
   Result<void> add(const Listed& listed);

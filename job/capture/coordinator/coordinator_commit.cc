@@ -89,8 +89,8 @@ Result<void> Coordinator::commit() {
   for (const Member& m : members_) {
     ProcessLook look;
     if (m.stranger) {
-      // Below us, and with an environment that does not name our job. It is in no image of ours, which must
-      // be said.
+      // Below us, and with an environment that does not name our job. This process is in no image of ours,
+      // which must be said.
       if (!look_at(m.listed.look.pid, look) || look.started != m.listed.look.started || look.ended())
         continue;
       ManifestMember one{};

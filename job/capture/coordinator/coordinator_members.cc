@@ -151,7 +151,7 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kStatic:
     case Preloaded::kClean:
     case Preloaded::kAsleep: {
-      // It may have executed another program between two of the questions.
+      // The process may have executed another program between two of the questions.
       if (++m.looks < 3) return {};
       if (is_listed(options_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
         m.state = Member::State::kLeftOut;
@@ -174,7 +174,7 @@ Result<void> Coordinator::ask(Member& m) {
     }
     case Preloaded::kNotYet:
       m.looks = 0;
-      // It is stopped in the dynamic linker, and would stay there.
+      // The process is stopped in the dynamic linker, and would stay there.
       if (look.state == 'T' && !undecided && !m.seized) {
         m.signal = signal;
         CKPT_TRY(seize(m));
@@ -215,7 +215,7 @@ Result<void> Coordinator::accept_members() {
   for (;;) {
     const long fd =
         sys::call(__NR_accept4, listener_.get(), nullptr, nullptr, static_cast<long>(SOCK_CLOEXEC));
-    // It would be ready for ever.
+    // The listener would be ready for ever.
     if (fd == -EMFILE || fd == -ENFILE) return cannot_open("a connection of a member", static_cast<int>(fd));
     if (sys::failed(fd)) return {};
     ScopedFd peer(static_cast<int>(fd));
@@ -286,7 +286,7 @@ Result<void> Coordinator::lost(Member& m) {
     again = true;
     return name(m, ExitCode::kInternal, "ended while its checkpoint was taken");
   }
-  // It has ended, or executes another program and is to be asked anew.
+  // The member has ended, or executes another program and is to be asked anew.
   m.state = Member::State::kStarting;
   m.since_ns = now_ns();
   m.reached = Step::kNone;
@@ -303,7 +303,7 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
     const auto* failed = message.as<Failed>();
     if (failed == nullptr) return lost(m);
     if (static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess && m.reached == Step::kNone) {
-      // It looked like a member, and is of another job.
+      // The process looked like a member, and is of another job.
       sys::call(__NR_close, m.socket);
       m.socket = -1;
       m.state = Member::State::kEnded;
@@ -371,7 +371,7 @@ Result<void> Coordinator::seize(Member& m) {
                   : "is stopped, and does not stand for a tracer; continue it (kill -CONT), and ask again");
 }
 
-// One that is stopped after it was asked (a terminal's Ctrl-Z) goes on with its part all the same.
+// A member that is stopped after it was asked (a terminal's Ctrl-Z) goes on with its part all the same.
 Result<void> Coordinator::look_for_stopped(Step step) {
   for (Member& m : members_) {
     ProcessLook look;

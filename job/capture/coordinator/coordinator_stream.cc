@@ -50,7 +50,7 @@ void Coordinator::watch_in_stream(int socket) {
   sys::call(__NR_epoll_ctl, ends_.get(), static_cast<long>(EPOLL_CTL_ADD), socket, &closed);
 }
 
-// It has sent its image: it may end, or execute another program.
+// The member has sent its image: it may end, or execute another program.
 void Coordinator::watch_no_more(int socket) const {
   epoll_event none{};
   if (ends_.valid()) sys::call(__NR_epoll_ctl, ends_.get(), static_cast<long>(EPOLL_CTL_DEL), socket, &none);
@@ -73,7 +73,7 @@ bool Coordinator::is_stream_over(void* coordinator) {
   return false;
 }
 
-// All images are in the stream. It counts when the command says so.
+// All images are in the stream. The checkpoint counts when the command says so.
 Result<void> Coordinator::commit_to_stream() {
   CKPT_TRY(command_.await_launch());
   place.stream.watch = -1;  // nothing more is wanted of the members

@@ -157,7 +157,7 @@ Result<void> Coordinator::reconnect_all() {
   return await(Step::kReconnected, 0);
 }
 
-// This host's part has its name. It counts when the head has recorded that all parts have.
+// This host's part has its name. The part counts when the head has recorded that all parts have theirs.
 Result<void> Coordinator::agree_with_hosts() {
   tell_line(options_.hosts_socket, "part {}\n", static_cast<const char*>(name_.text));
   auto answer = ask_hosts("durable", 0);

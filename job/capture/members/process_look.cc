@@ -290,7 +290,7 @@ Preloaded look_for_library(int pid, int& signal) {
   if (mapped) return (caught >> (signal - 1) & 1) != 0 ? Preloaded::kReady : Preloaded::kNotYet;
   ProcessLook look;
   if (!look_at(pid, look) || look.ended()) return Preloaded::kGone;
-  // It ends, and its memory has gone ahead; or it executes another program just now.
+  // The process ends, and its memory has gone ahead; or it executes another program just now.
   if (maps_read && !any_maps) return Preloaded::kNotYet;
   if (!has_interpreter(pid)) return Preloaded::kStatic;
   bool preloads = false, asleep = false, any_variable = false;

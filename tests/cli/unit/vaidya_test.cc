@@ -97,7 +97,7 @@ TEST(Plan, TheIntervalInForceFollows) {
   const auto equation = [](int64_t overhead) {
     return static_cast<int64_t>(best_interval(3600, static_cast<double>(overhead) / 1e9) * 1e3);
   };
-  // One that is out of the ordinary changes nothing, many do.
+  // One overhead that is out of the ordinary changes nothing; many such overheads do.
   in_force.learn(5 * kMs, 20 * kMs, kHour);
   EXPECT_EQ(in_force.ns() / kMs, equation(5 * kMs));
   in_force.learn(5 * kMs, 20 * kMs, kHour);

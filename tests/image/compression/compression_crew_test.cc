@@ -171,7 +171,7 @@ TEST_F(Crew, MemoryThatChangesMeanwhileIsStoredWithItsChecksum) {
   bytes = memory_.bytes;
   end = bytes + memory_.size;
   SinkOptions options = with(nullptr, Codec::kLz4);
-  // It is asked before and after each extent.
+  // The clock is asked before and after each extent.
   options.clock = [] {
     for (std::byte* page = bytes; page < end; page += kPageSize) page[kPageSize - 1] ^= std::byte{0xff};
     return int64_t{0};

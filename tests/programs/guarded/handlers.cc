@@ -255,7 +255,7 @@ std::string thread_ends(uint64_t iterations) {
       threads[t] = std::thread([&, t] {
         std::vector<uint64_t> work(3000, t);
         for (uint64_t& w : work) results[t] += mix(w + n);
-        // It dies with the lock: the kernel marks the word.
+        // The thread dies with the lock: the kernel marks the word.
         if (t == 3) pthread_mutex_lock(mutex);
       });
     }

@@ -27,9 +27,9 @@ struct Area {
 
 }  // namespace
 
-// They grow a page at a time where they are, as one mapping each. A range that is taken from userfaultfd, and
-// that had grown since it was registered, could cut it in two. mremap(2) of it as one would then fail with
-// EFAULT.
+// The areas grow a page at a time where they are, as one mapping each. A range that is taken from
+// userfaultfd, and that had grown since it was registered, could cut it in two. mremap(2) of it as one would
+// then fail with EFAULT.
 std::string grows(uint64_t iterations) {
   Area areas[16];
   uint64_t number = 0;

@@ -87,7 +87,7 @@ TEST(Copier, MemoryThatLosesItsProtectionWithoutAWordIsLost) {
       }
       const bool complete = rig.copier.run(leave_protected);
       if (writer.joinable()) writer.join();
-      // One that is kept is looked at once more before the next checkpoint.
+      // A protection that is kept is looked at once more before the next checkpoint.
       EXPECT_EQ(complete, leave_protected && when == "saved")
           << when << (leave_protected ? ", still protected" : "");
       if (!complete) {

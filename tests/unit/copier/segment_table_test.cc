@@ -207,7 +207,7 @@ TEST_F(Table, TwoThatClaimAtOnceAreOne) {
   EXPECT_EQ(claimed.load(), kSegments);
 }
 
-// Those who wait sleep through kSaved, which is not the end, and none of them sleeps on after it.
+// Threads that wait sleep through kSaved, which is not the end, and none of them sleeps on after it.
 TEST_F(Table, WaitersAreWokenByTheEndOfACopy) {
   for (int round = 0; round < 300; ++round) {
     arena_.reset();

@@ -126,7 +126,7 @@ bool LadderQueue::refill() {
       }
     }
     if (prefetch_) {
-      // They arrive while the entries are sorted.
+      // The events arrive while the entries are sorted.
       for (const Entry& e : near_) __builtin_prefetch(e.event, 1);
     }
     sort_near();

@@ -103,7 +103,8 @@ class LadderQueue {
     Chunk* chunk = nullptr;  // the newest; the others are full
     uint32_t in_chunk = 0, count = 0;
   };
-  // Bucket b holds the times t with b <= (t - start) * scale < b + 1. Those below `taken` have been taken.
+  // Bucket b holds the times t with b <= (t - start) * scale < b + 1. The buckets below `taken` have been
+  // taken.
   struct Rung {
     double start = 0, scale = 0, limit = 0;
     int64_t buckets = 0, taken = 0;
