@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/memory/own_place.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -25,7 +24,7 @@ size_t BufferPool::memory_bytes(size_t bytes, size_t buffer_bytes) {
 
 bool BufferPool::reserve(size_t bytes, size_t buffer_bytes) {
   const size_t total = memory_bytes(bytes, buffer_bytes);
-  long p = sys::call(__NR_mmap, own_place(total), total, PROT_READ | PROT_WRITE,
+  long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
   if (sys::failed(p)) return false;
   populated_ = 0;

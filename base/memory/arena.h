@@ -13,7 +13,6 @@
 #include <string_view>
 #include <type_traits>
 
-#include "base/memory/own_place.h"
 #include "base/sys.h"
 #include "base/units.h"
 
@@ -28,10 +27,9 @@ class Arena {
   ~Arena() { release(); }
 
   // capacity in bytes, rounded up to pages. False when the address space limit forbids it. near: an address
-  // at which the kernel is to try first; 0: own_place().
+  // at which the kernel is to try first; 0: where it likes.
   [[nodiscard]] bool reserve(size_t capacity, uint64_t near = 0) {
     capacity = (capacity + kPageSize - 1) & ~(kPageSize - 1);
-    if (near == 0) near = own_place(capacity);
     long p = sys::call(__NR_mmap, near, capacity, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
     if (sys::failed(p)) return false;

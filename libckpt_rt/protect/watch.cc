@@ -1,5 +1,4 @@
 #include "libckpt_rt/protect/watch.h"
-#include "base/memory/own_place.h"
 
 #include <sys/mman.h>
 
@@ -21,8 +20,8 @@ Watch* Watch::take() {
     kept = nullptr;
     return watch;
   }
-  const long p = sys::call(__NR_mmap, own_place(sizeof(Watch)), sizeof(Watch), PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  const long p =
+      sys::call(__NR_mmap, 0L, sizeof(Watch), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   return sys::failed(p) ? nullptr : new (reinterpret_cast<void*>(p)) Watch;
 }
 

@@ -1,5 +1,4 @@
 #include "libckpt_rt/capture/memory/page_scan.h"
-#include "base/memory/own_place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -287,8 +286,8 @@ long is_protected(int pagemap, AddrRange range) {
 
 bool missing_are_written(int pagemap) {
   constexpr uint64_t kPages = 3;  // two of them are of one page table
-  const long memory = sys::call(__NR_mmap, own_place(kPages * kPageSize), kPages * kPageSize,
-                                PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+  const long memory = sys::call(__NR_mmap, 0L, kPages * kPageSize, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
   if (sys::failed(memory)) return false;
   sys::call(__NR_madvise, memory, kPages * kPageSize, MADV_NOHUGEPAGE);
   Addr there{static_cast<uint64_t>(memory)};

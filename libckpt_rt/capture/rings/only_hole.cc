@@ -7,7 +7,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/memory/own_place.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "base/units.h"
@@ -44,7 +43,7 @@ long take(uint64_t start, uint64_t size) {
 }  // namespace
 
 ScopedFullSpace::ScopedFullSpace() {
-  const long list = sys::call(__NR_mmap, own_place(kListBytes), kListBytes, long{PROT_READ | PROT_WRITE},
+  const long list = sys::call(__NR_mmap, 0L, kListBytes, long{PROT_READ | PROT_WRITE},
                               long{MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE}, -1L, 0L);
   if (sys::failed(list)) {
     error_ = list;
