@@ -387,12 +387,17 @@ int StoppedTracer::stop_signal(int pid) {
   return 0;
 }
 
-bool StoppedTracer::is_quiet() const {
-  for (const Thread& t : threads()) {
+bool StoppedTracer::is_quiet() {
+  for (Thread& t : threads()) {
     const Process& p = processes_[t.process];
     if (p.stop_signal == 0) continue;
     if (t.state == State::kOurs) {
-      if (ProcText(p.pid, t.tid, "/status").state() != 'S') return false;
+      const ProcText status(p.pid, t.tid, "/status");
+      const uint64_t slept = status.number("\nvoluntary_ctxt_switches:\t", 10);
+      if (status.state() != 'S' || slept != t.slept) {
+        t.slept = slept;
+        return false;
+      }
     } else if (t.state != State::kHeld) {
       return false;
     }

@@ -50,7 +50,7 @@ class StoppedTracer {
   // long as a thread of ours is in it.
   int stop_signal(int pid);
   // In all of them: the program's threads are held, and those of ours have gone, or wait.
-  bool is_quiet() const;
+  bool is_quiet();
   // Lets all threads go that are held, and waits until they have stopped, a second at most. The others stop
   // when the tracer ends.
   void release_all();
@@ -64,8 +64,9 @@ class StoppedTracer {
     int tid;
     int process;  // index of processes_
     State state;
-    bool masked;    // its own mask is in `mask`
-    uint64_t mask;  // of kDelivering and kStarting
+    bool masked;         // its own mask is in `mask`
+    uint64_t mask;       // of kDelivering and kStarting
+    uint64_t slept = 0;  // of kOurs: how often it had gone to sleep at the last look
   };
   struct Process {
     int pid, signal;

@@ -48,6 +48,9 @@ struct TracerOrders {
 // By the tracer, with SIGCHLD blocked. Returns when it was told to end, and all of ours in the processes has
 // ended or waits.
 inline void serve_orders(TracerOrders& orders, void* memory) {
+  // An agent may sleep for a moment on its way to the end, and would be stopped there for as long as its
+  // process.
+  constexpr int kLooks = 100;
   constexpr int64_t kBusyNs = 100'000, kIdleNs = 2'000'000, kLongestEndNs = 2'000'000'000;
   StoppedTracer tracer(memory);
   for (bool ends = false; !ends;) {
@@ -61,7 +64,7 @@ inline void serve_orders(TracerOrders& orders, void* memory) {
     if (orders.what == TracerOrders::What::kExpect) tracer.expect_signals();
     if (orders.what == TracerOrders::What::kEnd) {
       const int64_t deadline = now_ns() + kLongestEndNs;
-      for (int quiet = 0; quiet < 3 && now_ns() < deadline;) {
+      for (int quiet = 0; quiet < kLooks && now_ns() < deadline;) {
         tracer.serve(kBusyNs);
         quiet = tracer.is_quiet() ? quiet + 1 : 0;
       }
