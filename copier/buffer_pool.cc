@@ -14,6 +14,7 @@ namespace ckpt {
 namespace {
 constexpr size_t kHugePage = 2 << 20;     // bytes
 constexpr size_t kWorthWaking = 1 << 20;  // bytes: what is unprotected at once
+constexpr size_t kHeldBytes = BufferPool::kAheadBytes / 3 * 2;
 }  // namespace
 
 size_t BufferPool::memory_bytes(size_t bytes, size_t buffer_bytes) {
@@ -72,9 +73,19 @@ void BufferPool::trim() {
   if (!memory_.empty()) sys::call(__NR_madvise, buffers_.value, count_ * buffer_bytes_, MADV_DONTNEED);
 }
 
-void BufferPool::limit_sequential(size_t buffers) {
-  if (buffers < count_ - reserve_) reserve_ = count_ - static_cast<uint32_t>(buffers);
+// The sequential share under limit_sequential(), in buffers.
+uint32_t BufferPool::limited_share() const {
+  return static_cast<uint32_t>(std::clamp<size_t>(kAheadBytes / buffer_bytes_, 1, count_ - count_ / 4));
 }
+
+void BufferPool::limit_sequential() { reserve_ = count_ - limited_share(); }
+
+size_t BufferPool::batch() const {
+  constexpr size_t kMost = 16;
+  return std::clamp<size_t>(limited_share() / 6, 1, kMost);
+}
+
+size_t BufferPool::most_held() const { return std::min<size_t>(count_ / 4, kHeldBytes / buffer_bytes_); }
 
 void BufferPool::populate(size_t bytes) {
   const size_t all = count_ * buffer_bytes_;

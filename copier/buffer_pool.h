@@ -9,8 +9,9 @@
 //            only when nothing at all is left. Both waits are counted.
 // A sequential copier that waits is woken when a MiB of its share is free, or an eighth of the share if that
 // is less. Woken for each buffer, it would change places with the writer for each, and unprotect each segment
-// by a call of its own. The wait ends: a writer that waits for its next batch (WriterThread::run) holds at
-// most half of the share, and less than a batch is queued.
+// by a call of its own. This wait ends only if a writer that itself waits, for its next batch, leaves so many
+// free: what the sink holds (two thirds of the share), a batch less one (a sixth) and what the copier is
+// woken for (an eighth) are together less than the share. batch() and most_held() see to that.
 #pragma once
 
 #include <span>
@@ -24,6 +25,8 @@ enum class CopyKind { kSequential, kForced };
 
 class BufferPool {
  public:
+  static constexpr size_t kAheadBytes = 6 << 20;  // of limit_sequential()
+
   // Address space for `bytes` of buffers. A page takes memory from its first use until release_memory().
   [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
   // Instead of that: the memory of a pool of the same size and kind, that was handed over. touched: part of
@@ -39,8 +42,13 @@ class BufferPool {
   void populate(size_t bytes);
   // What populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
-  // Sequential copies use at most so many buffers: the same few, again and again, stay in the cache.
-  void limit_sequential(size_t buffers);
+  // Sequential copies use few buffers from here on, at most 6 MiB: the same again and again stay in the
+  // cache.
+  void limit_sequential();
+  // For so many copies the writer waits, if more are to come; and so many buffers the sink may hold until
+  // they are written. With limit_sequential() and without it.
+  size_t batch() const;
+  size_t most_held() const;
   void release_memory();
   void trim();
   AddrRange range() const { return memory_; }
@@ -71,6 +79,7 @@ class BufferPool {
   void begin(size_t bytes, size_t buffer_bytes);
   bool take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen);
   uint32_t worth_waking() const;
+  uint32_t limited_share() const;
 
   size_t buffer_bytes_ = 0, populated_ = 0;
   uint32_t count_ = 0, reserve_ = 0;

@@ -53,7 +53,7 @@ struct RestartStatus {
   int32_t error;   // errno, 0 for progress
   int32_t tid;     // of the library: the thread it concerns, or 0; of the restorer: its step (RestorerStep)
   // kMemory, failed: index of the mapping; kMm, reached: the restorer's notes (RestorerNote); kThreadState,
-  // reached: LibraryNotes; else free.
+  // reached: LibraryNotes; kGo: kStopsItself or 0; else free.
   uint32_t detail;
 };
 
@@ -62,6 +62,9 @@ struct RestartStatus {
 // its own working directory, or become its own user.
 inline constexpr uint32_t kDetailSemaphores = 1, kDetailSockets = 2, kDetailAio = 3, kDetailRings = 4,
                           kDetailDirectory = 5, kDetailThreadUser = 6;
+
+// RestartStatus::detail of kGo: the process was stopped at the checkpoint, and stops itself next.
+inline constexpr uint32_t kStopsItself = 1;
 
 // What the library could not bring back as it was, without being fatal.
 enum LibraryNote : uint32_t {

@@ -202,8 +202,8 @@ void take_notices_of_children() {
 bool is_stopped(RestartStopped how) { return restart.args.stopped == static_cast<uint32_t>(how); }
 
 // ckpt-restart does not wait until a stopped process is continued; then the pipe may have no reader any more.
-void report_go() {
-  report(RestartStage::kGo, 0, 0);
+void report_go(bool stops) {
+  report(RestartStage::kGo, 0, 0, stops ? kStopsItself : 0);
   if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);
   restart.args.status_fd = -1;
 }
@@ -211,7 +211,7 @@ void report_go() {
 // Until every process of the job stands ready.
 void wait_for_job() {
   if (is_stopped(RestartStopped::kEarly)) {
-    report_go();
+    report_go(true);
     sys::call(__NR_kill, this_process.pid, SIGSTOP);
   }
   char go = 0;
@@ -266,9 +266,9 @@ void release_all() {
   queue_again(pending_at_stop, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
-  report_go();
-  if (is_stopped(RestartStopped::kLate) || (!of_job && saved_process.stop_signal != 0))
-    stop_by(saved_process.stop_signal);
+  const bool stops = is_stopped(RestartStopped::kLate) || (!of_job && saved_process.stop_signal != 0);
+  report_go(stops);
+  if (stops) stop_by(saved_process.stop_signal);
   restart.go.store(1, std::memory_order_release);
   futex_wake(restart.go);
 }

@@ -202,6 +202,8 @@ Result<void> JobSupervisor::read_stages(size_t m) {
     if (stage == RestartStage::kThreadState) {
       for (const std::string& line : library_note_lines(status.detail)) note(birth_of_[m], line);
     }
+    if (stage == RestartStage::kGo)
+      processes_[static_cast<size_t>(birth_of_[m])].stops = status.detail == kStopsItself;
   }
   return {};
 }
@@ -289,6 +291,10 @@ void JobSupervisor::wait_until_closed() {
   }
   channels_.go.reset();
   channels_.together.reset();
+  for (const Process& p : processes_) {
+    if (!p.stops) continue;
+    if (const int pid = outer_pid_of(p.pidfd.get()); pid > 0) wait_until_stopped(pid);
+  }
 }
 
 void JobSupervisor::end_all() {

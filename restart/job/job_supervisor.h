@@ -58,6 +58,7 @@ class JobSupervisor {
   struct Process {
     ScopedFd pidfd;
     bool gone = false;
+    bool stops = false;                         // kStopsItself
     RestartStage stage = RestartStage::kStart;  // of a member: reached
   };
 

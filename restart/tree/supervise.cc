@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 #include "base/clock.h"
@@ -31,6 +32,16 @@ void send_signal(int pidfd, int signal, siginfo_t* info) {
   if (pidfd >= 0) sys::call(__NR_pidfd_send_signal, pidfd, signal, info, 0L);
 }
 
+// As in /proc/PID/stat: 'R', 'S', 'T' and so on; '\0': there is no such process.
+char process_state(int pid) {
+  std::unique_ptr<FILE, int (*)(FILE*)> f(std::fopen(fmt::format("/proc/{}/stat", pid).c_str(), "re"),
+                                          std::fclose);
+  char line[256] = {};
+  if (!f || std::fgets(line, sizeof(line), f.get()) == nullptr) return '\0';
+  const char* after_name = std::strrchr(line, ')');
+  return after_name != nullptr && after_name[1] == ' ' ? after_name[2] : '\0';
+}
+
 }  // namespace
 
 int outer_pid_of(int pidfd) {
@@ -42,6 +53,16 @@ int outer_pid_of(int pidfd) {
     if (std::sscanf(line, "Pid: %d", &pid) == 1) return pid;
   }
   return 0;
+}
+
+void wait_until_stopped(int pid) {
+  constexpr int64_t kLongestNs = 1'000'000'000, kEachNs = 200'000;
+  for (const int64_t until = now_ns() + kLongestNs; now_ns() < until;) {
+    const char state = process_state(pid);
+    if (state == 'T' || state == 't' || state == 'Z' || state == 'X' || state == '\0') return;
+    const timespec each{0, kEachNs};
+    nanosleep(&each, nullptr);
+  }
 }
 
 // Is the program to get a signal that the kernel sent to us? What the terminal sends goes to its whole
@@ -124,6 +145,7 @@ Result<void> Supervisor::read_stages() {
       pollfd closed{status_fd_.get(), POLLIN, 0};
       poll(&closed, 1, kLongestMs);
       status_fd_.reset();
+      if (status.detail == kStopsItself && outcome_.outer_pid > 0) wait_until_stopped(outcome_.outer_pid);
     }
   }
   return {};

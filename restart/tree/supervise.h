@@ -91,6 +91,11 @@ class Supervisor {
 // The pid of a process as we see it; 0: not below us.
 int outer_pid_of(int pidfd);
 
+// After kGo with kStopsItself: returns when the process is stopped or gone, so that who hears that the
+// restart is done may continue it. At the latest after a second: somebody may have continued it before we
+// looked.
+void wait_until_stopped(int pid);
+
 // Ends this process the way the program ended: the same exit code, or killed by the same signal.
 [[noreturn]] void end_like(int wait_status);
 

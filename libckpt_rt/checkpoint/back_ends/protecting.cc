@@ -34,12 +34,9 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
   if (pool_size_ == PoolSize::kAsSet && !reserve_pool(set, segment))
     return no_memory("the buffer pool (CKPT_POOL)");
   attempt_.in_force.pool_bytes = pool_.buffers() * segment;
-  // What is appended are buffers of the pool, and copies made in the pause, which stay to the end. The writer
-  // takes another batch only when it has a quarter of the pool: a quarter held leaves that, and what forced
-  // copies may use.
-  attempt_.image.sink().hold_buffers(
-      std::min(pool_.buffers() / 4, static_cast<size_t>(kHeldBytes / segment)));
-  pool_.populate(std::min({room.memory.resident, kAheadBytes, expected_bytes()}));
+  // What is appended are buffers of the pool, and copies made in the pause, which stay to the end.
+  attempt_.image.sink().hold_buffers(pool_.most_held());
+  pool_.populate(std::min({room.memory.resident, uint64_t{BufferPool::kAheadBytes}, expected_bytes()}));
   return {};
 }
 
@@ -137,8 +134,7 @@ void ProtectingBackEnd::limit_copies_ahead() {
   if (copies_before_go_) return;  // the program waits for the copies
   const uint64_t segment = table_.segment_bytes();
   const bool fits = planned_bytes_ - attempt_.eager.bytes() <= pool_.buffers() * segment / 4 * 3;
-  if (pool_size_ == PoolSize::kAsSet && (!fits || attempt_.image.has_parent()))
-    pool_.limit_sequential(kAheadBytes / segment);
+  if (pool_size_ == PoolSize::kAsSet && (!fits || attempt_.image.has_parent())) pool_.limit_sequential();
 }
 
 bool ProtectingBackEnd::copy_all() {

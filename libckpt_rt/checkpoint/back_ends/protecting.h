@@ -42,10 +42,6 @@ class ProtectingBackEnd : public BackEnd {
   void release_buffers() override;
 
  protected:
-  // How far copies in order go ahead of the disk, and how far where threads force copies; how much of that
-  // the writer may hold, bytes: what is left is more than the batch that it waits for.
-  static constexpr uint64_t kAheadBytes = 6 << 20, kHeldBytes = 4 << 20;
-
   template <typename Memory>
   ProtectingBackEnd(Attempt& attempt, const HowCopied& how, Memory& memory, Arming& arming,
                     SegmentTable& table)

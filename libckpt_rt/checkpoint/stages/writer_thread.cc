@@ -109,9 +109,7 @@ void WriterThread::run() {
   if (!await_order()) return;
   BufferPool& pool = source_.pool;
   constexpr size_t kMost = 64;
-  // The sequential copier can fill three quarters of the pool, less the one buffer in its hand: a batch
-  // must never be more than that, or each would wait for the other.
-  const size_t wanted = std::clamp<size_t>(pool.buffers() / 4, 1, 16);
+  const size_t wanted = pool.batch();
   result_ = source_.sink.append(source_.eager.segments());
   points::at("writer.eager");
   CopiedSegment batch[kMost];

@@ -91,7 +91,7 @@ class Trials:
                 tree.kill()
                 report = tree.restart(image)
                 if self.program.stops:
-                    tree.go_on(len(report.get("processes", [0])))
+                    tree.go_on()
                 self.processes = max(self.processes, len(report.get("processes", [0])))
                 root = root_of(report)
                 restarts += 1

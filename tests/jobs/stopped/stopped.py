@@ -13,7 +13,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from job_tree import CKPT, NOBODY, PATIENCE, RESTART, Tree, adopt_orphans, environment, handles_requests, root_of, wait_for
+from job_tree import CKPT, NOBODY, PATIENCE, RESTART, Tree, adopt_orphans, environment, handles_requests, root_of, state_of, wait_for
 
 adopt_orphans()
 
@@ -403,6 +403,31 @@ class Stopped(unittest.TestCase):
             for child in children_of(root):
                 os.kill(child, signal.SIGCONT)
             self.assertEqual(tree.finish(), (0, b"%d\n0\n" % sum(i * i % 7 for i in range(20_000_000))))
+            failed = False
+        finally:
+            tree.close(failed)
+
+    def test_is_stopped_when_the_restart_is_done(self):
+        """Who is told that the restart is done continues it: before it stopped that would be lost."""
+        tree = Tree("stopped-done", ["bash", "-c", "sleep 1000 & wait; echo $?"])
+        failed = True
+        try:
+            tree.run()
+            root = tree.child.pid
+            wait_for(lambda: [c for c in children_of(root) if handles_requests(c)], "the child")
+            child, = children_of(root)
+            os.kill(child, signal.SIGSTOP)
+            wait_for(lambda: state_of(child) == "T", "the stop")
+            image = tree.checkpoint(root)
+            for _ in range(20):
+                tree.kill()
+                os.truncate(os.path.join(tree.directory, "err"), 0)  # the report of the restart before
+                root = root_of(tree.restart(image))
+                self.assertEqual([state_of(c) for c in children_of(root)], ["T"])
+            child, = children_of(root)
+            os.kill(child, signal.SIGTERM)
+            os.kill(child, signal.SIGCONT)
+            self.assertEqual(tree.finish(), (0, b"0\n"))
             failed = False
         finally:
             tree.close(failed)

@@ -39,28 +39,66 @@ TEST(BufferPool, HandsOutEveryBufferOnce) {
 }
 
 TEST(BufferPool, CopiesInOrderKeepToTheirLimitAndUseTheSameBuffers) {
+  constexpr size_t kMiB = 1 << 20;
   BufferPool pool;
-  ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
-  pool.populate(5 * kBytes);
-  pool.limit_sequential(14);  // more than three quarters: nothing to limit
+  ASSERT_TRUE(pool.reserve(16 * kMiB, kMiB));
   uint32_t buffer = 0;
   std::vector<uint32_t> taken;
   while (pool.try_acquire(CopyKind::kSequential, &buffer)) taken.push_back(buffer);
   EXPECT_EQ(taken.size(), 12u);
   for (uint32_t b : taken) pool.release(b);
-  pool.limit_sequential(5);
-  const std::set<uint32_t> most_recent(taken.end() - 5, taken.end());
+  pool.limit_sequential();
+  const std::set<uint32_t> most_recent(taken.end() - 6, taken.end());
   taken.clear();
   while (pool.try_acquire(CopyKind::kSequential, &buffer)) taken.push_back(buffer);
   EXPECT_EQ(std::set<uint32_t>(taken.begin(), taken.end()), most_recent);
   std::set<uint32_t> forced;
   while (pool.try_acquire(CopyKind::kForced, &buffer)) forced.insert(buffer);
-  EXPECT_EQ(forced.size(), 11u);
+  EXPECT_EQ(forced.size(), 10u);
   EXPECT_EQ(pool.sequential_waits() + pool.forced_waits(), 0u);
   for (uint32_t b : taken) pool.release(b);
   for (uint32_t b : forced) pool.release(b);
   EXPECT_TRUE(pool.all_free());
   pool.release_memory();
+}
+
+TEST(BufferPool, ALimitAboveThreeQuartersLimitsNothing) {
+  constexpr size_t kMiB = 1 << 20;
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(4 * kMiB, kMiB));
+  pool.limit_sequential();
+  uint32_t some[4];
+  EXPECT_EQ(pool.try_acquire_some(CopyKind::kSequential, some), 3u);
+  pool.release_memory();
+}
+
+// The copier has filled its share and waits. The writer has taken all it could: the sink holds what it may,
+// and one more copy would make a batch. If the copier did not go on now, each would wait for the other.
+TEST(BufferPool, TheCopierGoesOnWhileTheWriterWaitsForABatch) {
+  std::vector<size_t> counts;
+  for (size_t n = 1; n <= 40; ++n) counts.push_back(n);
+  counts.insert(counts.end(), {64, 100, 127, 128, 129, 256, 1024, 1500});
+  for (size_t bytes = kPageSize; bytes <= 64 * kPageSize; bytes *= 2) {
+    for (size_t count : counts) {
+      for (bool limited : {false, true}) {
+        BufferPool pool;
+        ASSERT_TRUE(pool.reserve(count * bytes, bytes));
+        if (limited) pool.limit_sequential();
+        std::vector<uint32_t> taken(count);
+        taken.resize(pool.try_acquire_some(CopyKind::kSequential, taken));
+        ASSERT_GE(taken.size(), 1u);
+        std::thread copier([&] { pool.release(pool.acquire(CopyKind::kSequential)); });
+        while (pool.sequential_waits() == 0) std::this_thread::yield();
+        const size_t in_use = pool.most_held() + pool.batch() - 1;
+        EXPECT_LT(in_use, taken.size()) << count << " of " << bytes << (limited ? ", limited" : "");
+        for (; taken.size() > in_use; taken.pop_back()) pool.release(taken.back());
+        copier.join();
+        for (; !taken.empty(); taken.pop_back()) pool.release(taken.back());
+        EXPECT_TRUE(pool.all_free());
+        pool.release_memory();
+      }
+    }
+  }
 }
 
 TEST(BufferPool, KeepsAQuarterForForcedCopies) {
