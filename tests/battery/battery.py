@@ -51,9 +51,9 @@ EXPECTED = {
     "process.settings": "PR_SET_PDEATHSIG",
     "sockets.deferred_clients": "not accepted yet",
     "sockets.queue_of_clients": "not accepted yet",
-    "trees.clone_fs": "CLONE_FS",
-    "trees.clone_vm": "",
-    "trees.debugger": "is traced",
+    "sharing.clone_fs": "CLONE_FS",
+    "sharing.clone_vm": "",
+    "sharing.debugger": "is traced",
 }
 
 
