@@ -185,6 +185,13 @@ void add_said_by_images(const Json& answer, const char* effect, std::vector<Find
     add_missing(findings, "no_restart", "cannot be restarted", why.get<std::string>(), effect);
 }
 
+Trial& interrupted(Trial& trial) {
+  trial.findings.push_back({"interrupted", "trial", Level::kLimited, "a signal has ended it",
+                            "no checkpoint was taken", "let it come to its end"});
+  trial.exit = ExitCode::kTimeout;
+  return trial;
+}
+
 Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
   Trial trial;
   const auto give_up = [&trial](const Error& error, const char* id, const char* title) {
@@ -211,7 +218,7 @@ Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
                    "not started");
   if (ends_before_it_runs(child, signals) || ends_within(child, after_ns, signals)) {
     kill_all_below();
-    if (signals.came()) return trial;
+    if (signals.came()) return interrupted(trial);
     trial.findings.push_back({"ended", "trial", Level::kLimited, "it had ended before the checkpoint",
                               "it was looked at only", "take the checkpoint earlier, with --after"});
     trial.exit = ExitCode::kTimeout;

@@ -18,9 +18,13 @@ namespace ckpt::cli {
 struct Trial {
   std::vector<Finding> findings;
   // kOk all comes back (what does not, and is no hindrance, is a finding), kNotRestartable, kUnsupported: it
-  // cannot be saved, kTimeout: it had ended before the checkpoint, or another code of the commands.
+  // cannot be saved, kTimeout: it had ended before the checkpoint, or was interrupted, or another code of the
+  // commands.
   ExitCode exit = ExitCode::kOk;
 };
+
+// A signal has ended the trial: of a caller that has it blocked, this is the answer.
+Trial& interrupted(Trial& trial);
 
 // Of an answer of `ckpt now`: what comes back changed, and what cannot come back. effect: of the latter.
 void add_said_by_images(const Json& answer, const char* effect, std::vector<Finding>& findings);

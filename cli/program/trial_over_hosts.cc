@@ -184,7 +184,7 @@ Trial try_over_hosts(const std::string& hosts, const std::string& launch,
                    "a job cannot be spread over them");
   trial.findings.push_back(
       {"hosts", "hosts", Level::kGood, hosts + ": the same ckpt and C library on all", "", ""});
-  if (signals.came()) return trial;
+  if (signals.came()) return interrupted(trial);
   const TrialDirectory scratch(launch, *names, signals);
   if (scratch.path().empty())
     return give_up(ExitCode::kCannotCreate, "directory", "no directory for the trial",
@@ -196,7 +196,7 @@ Trial try_over_hosts(const std::string& hosts, const std::string& launch,
   if (job.pid() < 0)
     return give_up(ExitCode::kSystem, "start", "not started", strerror(errno), "it cannot be saved");
   const auto has_ended = [&]() -> Trial& {
-    if (signals.came()) return trial;
+    if (signals.came()) return interrupted(trial);
     trial.findings.push_back({"ended", "trial", Level::kLimited,
                               fmt::format("it had ended before the checkpoint, with {}", job.code()),
                               "it was looked at only", "take the checkpoint earlier, with --after"});
@@ -205,7 +205,7 @@ Trial try_over_hosts(const std::string& hosts, const std::string& launch,
   };
   if (ends_before_it_is_led(job) || job.ends_within(after_ns)) return has_ended();
   auto now = run_command({ckpt, "now", "--json", std::to_string(job.pid())}, true, -1, signals.for_command());
-  if (signals.came()) return trial;
+  if (signals.came()) return interrupted(trial);
   // The head has stopped listening: the program has ended, and the head is about to.
   constexpr int64_t kEndNs = 60'000'000'000;
   if (now.ok() && code_of(*now) == ExitCode::kNoProcess && job.ends_within(kEndNs)) return has_ended();

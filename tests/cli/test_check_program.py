@@ -115,6 +115,19 @@ class CheckProgram(CkptTest):
         self.assertEqual(os.listdir(self.path("tmp")), [])
         self.assertTrue(children and not any(os.path.exists("/proc/" + child) for child in children))
 
+    def test_interrupted_where_the_signal_is_blocked(self):
+        """It does not end by the signal, and must not say that all comes back."""
+        trial = subprocess.Popen([CKPT, "check", "--json", "--after", "100s", "--", "sleep", "600"], env=clean_environment(),
+                                 stdout=subprocess.PIPE, text=True,
+                                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]))
+        children = f"/proc/{trial.pid}/task/{trial.pid}/children"
+        while trial.poll() is None and not open(children, encoding="ascii").read():
+            time.sleep(0.01)
+        trial.send_signal(signal.SIGINT)
+        said, _ = trial.communicate(timeout=60)
+        self.assertEqual(trial.returncode, TIMEOUT, said)
+        self.assertIn("interrupted", [f["id"] for f in json.loads(said)["findings"]])
+
     def test_ended_before(self):
         code, findings, _ = self.check("true", after="5s")
         self.assertEqual(code, TIMEOUT)

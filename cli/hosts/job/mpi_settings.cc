@@ -84,7 +84,20 @@ const std::map<std::string, Names>& names_of_fabrics() {
   return kNames;
 }
 
-// The same for memory of other processes, by name of the device.
+// All but what is listed: what leaves out one way of a fabric still has messages go by its others.
+bool leaves_a_fabric_in(const std::string& variable, const std::string& value) {
+  if (!value.starts_with('^')) return false;
+  const auto items = items_of(value);
+  const auto without = [&items](std::string_view name) {
+    return std::ranges::any_of(items, [name](const auto& item) { return is_among(item, {name}); });
+  };
+  if (variable == "UCX_TLS") return !without("ib") && !(without("rc*") && without("ud*") && without("dc*"));
+  // Which of them this host's adapter needs is not known: who leaves out any of them has thought of it.
+  const bool of_libfabric = variable == "FI_PROVIDER" || variable == "MPIR_CVAR_OFI_USE_PROVIDER";
+  return of_libfabric && std::ranges::none_of(names_of_fabrics().at(variable), without);
+}
+
+// As names_of_fabrics() for memory of other processes, by name of the device.
 Names names_of_copies(const std::string& variable, const std::vector<std::string>& adapters) {
   Names names;
   if (variable != "OMPI_MCA_smsc" && variable != "OMPI_MCA_btl_vader_single_copy_mechanism" &&
@@ -114,7 +127,7 @@ bool is_read(const MpiSettings& settings, const std::string& variable, bool open
 
 bool leads_to_fabric(const MpiSettings& settings, const std::string& variable, const std::string& value) {
   if (const auto known = names_of_fabrics().find(variable); known != names_of_fabrics().end()) {
-    if (names_one(value, known->second)) return true;
+    if (names_one(value, known->second) || leaves_a_fabric_in(variable, value)) return true;
   }
   // libfabric has a way over TCP, what else is below `cm` has none.
   if (variable == "OMPI_MCA_pml" && names_one(value, {"cm"})) return !says(settings, "OMPI_MCA_mtl", {"ofi"});

@@ -27,6 +27,9 @@ TEST(MpiSettings, ThatLeadToAnAdapter) {
   EXPECT_TRUE(leads({{"UCX_TLS", "rc_x,sm"}}));
   EXPECT_TRUE(leads({{"UCX_NET_DEVICES", "mlx5_0:1"}}));
   EXPECT_TRUE(leads({{"FI_PROVIDER", "verbs;ofi_rxm"}}));
+  EXPECT_TRUE(leads({{"UCX_TLS", "^rc"}}));
+  EXPECT_TRUE(leads({{"UCX_TLS", "^tcp"}}));
+  EXPECT_TRUE(leads({{"FI_PROVIDER", "^tcp"}}));
   EXPECT_TRUE(leads({{"OMPI_MCA_pml", "cm"}}, true));
   EXPECT_TRUE(leads({{"OMPI_MCA_pml", "ucx"}, {"UCX_TLS", "rc"}}, true));
   EXPECT_TRUE(leads({{"OMPI_MCA_smsc", "xpmem"}}, true, kCopies));
@@ -36,6 +39,9 @@ TEST(MpiSettings, ThatDoNot) {
   EXPECT_FALSE(leads({{"OMPI_MCA_btl", "^openib"}, {"OMPI_MCA_pml", "ob1"}}, true));
   EXPECT_FALSE(leads({{"UCX_TLS", "tcp,sm,self"}, {"UCX_NET_DEVICES", "eth0,mlx5_0:1"}}));
   EXPECT_FALSE(leads({{"FI_PROVIDER", "tcp;ofi_rxm"}}));
+  EXPECT_FALSE(leads({{"UCX_TLS", "^ib"}}));
+  EXPECT_FALSE(leads({{"UCX_TLS", "^rc,ud,dc,rdmacm"}}));
+  EXPECT_FALSE(leads({{"FI_PROVIDER", "^verbs"}}));
   EXPECT_FALSE(leads({{"OMPI_MCA_pml", "cm"}, {"OMPI_MCA_mtl", "ofi"}}, true));
   // Open MPI does not read it: nobody has told it to go by UCX.
   EXPECT_FALSE(leads({{"UCX_TLS", "rc"}}, true));
