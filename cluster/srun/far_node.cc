@@ -55,9 +55,12 @@ bool FarNode::connect(const std::string& name, bool here) {
 
 void FarNode::write_some() {
   while (!out_.empty() && to_.valid()) {
-    const ssize_t n = write(to_.get(), out_.data(), out_.size());
+    const ssize_t n = write(to_.get(), out_.data() + written_, out_.size() - written_);
     if (n > 0) {
-      out_.erase(0, static_cast<size_t>(n));
+      written_ += static_cast<size_t>(n);
+      if (written_ < out_.size() / 2 + 1) continue;
+      out_.erase(0, written_);
+      written_ = 0;
     } else if (errno != EINTR) {
       if (errno != EAGAIN) to_.reset();
       return;

@@ -23,7 +23,7 @@ class FarNode {
   void say(Say what, int task, std::string_view bytes = {}) { out_ += write_frame(what, task, bytes); }
   bool wants_to_write() const { return !out_.empty() && to_.valid(); }
   // So much that no more is to be read from there: it may be questions.
-  bool is_behind() const { return wants_to_write() && out_.size() > kMostOut; }
+  bool is_behind() const { return wants_to_write() && out_.size() - written_ > kMostOut; }
   void write_some();
   // What was said is the last: its input ends.
   void end() { to_.reset(); }
@@ -43,7 +43,9 @@ class FarNode {
  private:
   static constexpr size_t kMostOut = 16 << 20;
 
-  std::string name_, out_;
+  std::string name_;
+  std::string out_;     // for the node, behind the first written_ bytes
+  size_t written_ = 0;  // less than half of out_, so that each byte is moved once at most on average
   pid_t pid_ = -1;
   ScopedFd to_, from_;
   FrameReader reader_;
