@@ -11,10 +11,10 @@
 // Owner:     copier. One Copier is one checkpoint's copying.
 // Callers:   use(), set_order(), set_together(), share(), run(), unprotect_rest(), shared_is_protected(): the
 //            agent. copied(): the engine's thread, or the thread that has re-synchronised with the copy.
-//            fault(), before_release(), removed(), is_shared(), give_up_shared(): the serving thread, or the
-//            agent in its place (for release_guard.cc, which asks the last two).
+//            fault(), before_release(), removed(): the serving thread, or the agent in its place.
 //            make_writable(), tracks(), note_fault(), note_wait(): threads under guard.
-//            holds(), shared_range(): any thread.
+//            holds(), shared_range(), is_shared(), give_up_shared(): any thread (of the program: those that
+//            fork, by release_guard.cc).
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
 //            instead of crashing.
 #pragma once

@@ -9,7 +9,7 @@
 //
 // Ahead of the stop, while the program runs and nothing is copied yet (libckpt_rt/protect/arming.h):
 //
-//   kWritten ◄──written()── kProtected          kUnsettled: until the stop, whatever happens
+//   kWritten ◄──written()── kProtected          kUnsettled: until the stop, or renew()
 //      └───────protect()────────►▲
 //
 // From the stop on, where every segment is made kProtected:
@@ -70,6 +70,7 @@ struct Segment {
   uint64_t present = 0;  // bit i: page i existed at the stop and belongs to this mapping
   uint32_t region = 0;   // index into regions
   // Both change only until the end of the stop, with the lock of serving; then all copying threads read them.
+  // From one checkpoint to the next resume() and renew() set them anew (libckpt_rt/protect/arming.h).
   bool in_parent = false;  // nobody wrote to it since the last stop: an increment need not have it
   bool open = false;       // not all of it is protected: it cannot be kUnchanged
   // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying.

@@ -3,18 +3,19 @@
 // written to it since the stop, and holds the bytes of the stop if so. docs/shared_memory.md has the protocol
 // and why it is right.
 //
-//   kUntouched ──save_for_others()──► kept in slot n
+//   kUntouched ──save_for_others()──► saved in slot n
 //
 // kUntouched: in every member the unit is protected: nobody has changed a byte since the stop.
-// kept:       the bytes of the stop lie in a slot of the ledger's file. A member may make the unit writable.
+// saved:      the bytes of the stop lie in a slot of the ledger's file. A member may make the unit writable.
 //             There is no way back, and no state between: a member that dies on its way leaves nothing that
 //             others wait for.
 //
 // Owner:     the session of a job's checkpoint (job/session/session.h), in each member; the file belongs to
 //            all.
 // Callers:   make(), join(): the agent, ahead of the stop. read(), save_for_others(): the agent, the serving
-//            thread. give_up(), needed(): also threads of the program that fork.
-// Never:     waits, locks, allocates; trusts an index that it finds in the file, which any member can write
+//            thread. give_up(), needed(): also threads of the program that fork. await_change(): the agent,
+//            which alone waits, for some milliseconds at a time.
+// Never:     locks, allocates; trusts an index that it finds in the file, which any member can write
 //            to.
 #pragma once
 

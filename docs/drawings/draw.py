@@ -96,7 +96,7 @@ def restart_processes():
     sheet.text(480, 220, "lazy restart: answers first touches from the image and", 12)
     sheet.text(480, 238, "brings the rest meanwhile; ends when all is there", 12)
     sheet.line(215, 120, 330, 200, tip=True)
-    sheet.box(60, 220, 160, 50, FAULT, "guard")
+    sheet.box(60, 220, 160, 50, FAULT, "sentry")
     sheet.text(140, 288, "kills the program if the loader fails", 12, "middle")
     sheet.line(300, 240, 220, 244, tip=True)
     return sheet

@@ -1,6 +1,6 @@
 // A job over several hosts: what a process's environment says of its host is that of this one.
 //
-// Owner:     libckpt_rt. Callers: the preload constructor, while one thread runs.
+// Owner:     job. Callers: the preload constructor, while one thread runs.
 // Never:     calls setenv(3) or its kin; allocates but one mapping, where something is to be changed.
 //
 // Launchers of parallel programs hand their own environment to processes on other hosts (MPICH's hydra does).

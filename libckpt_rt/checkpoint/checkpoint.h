@@ -24,7 +24,7 @@ struct CheckpointCost {
   Mode mode = Mode::kAuto;
   uint64_t sequence = 0;
   uint64_t parent_sequence = 0;  // of the image that it is an increment to; 0: full
-  int64_t pause_ns = 0;          // from the first signal until the threads were released
+  int64_t pause_ns = 0;          // from the first computing thread standing to the last released
   int64_t resumed_ns = 0;        // CLOCK_MONOTONIC: when they were
   int64_t longest_wait_ns = 0;   // upper bound of the longest wait of a thread on a protected page
   uint64_t forced_copies = 0, sequential_copies = 0, release_copies = 0, faults = 0;

@@ -3,10 +3,10 @@
 //
 // Owner:     libckpt_rt. Callers: serve() and post(): threads of the program, outside of handlers.
 //            Preparation and deliver(): the agent, one checkpoint at a time. next(): anywhere.
-// Why a thread of the program's: libc does not know the agent, so nothing that calls libc can run there; and
-// a thread
-//            that is stopped in a handler may hold any lock of libc.
 // Waits:     the agent for that thread, at most CKPT_PREPARE_TIMEOUT in each round. Nobody stands meanwhile.
+//
+// It is a thread of the program's since libc does not know the agent: nothing that calls libc can run there,
+// and a thread that is stopped in a handler may hold any lock of libc.
 #pragma once
 
 #include <cstddef>

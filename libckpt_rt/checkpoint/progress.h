@@ -2,7 +2,7 @@
 //
 // Owner:     libckpt_rt.
 // Callers:   tell: the agent, before and after the checkpoint it takes for an asker. expect: the agent in
-//            the stop. written: the thread (or forked child) that writes the image.
+//            the stop, or just after it. written: the thread (or forked child) that writes the image.
 // Never:     waits for the asker: a line that does not fit into the socket is left out, since threads may
 //            be waiting for buffers that only the writer gives back.
 #pragma once

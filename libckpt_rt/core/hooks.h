@@ -14,8 +14,8 @@
 
 namespace ckpt::hooks {
 
-// Number of the signal that stops threads. Constant-initialised to kDefaultCheckpointSignal; set once,
-// while one thread runs.
+// Number of the signal that stops threads. Constant-initialised to kDefaultCheckpointSignal; set
+// while one thread runs, or while all threads of the program stand (own_signal.h).
 extern std::atomic<int> checkpoint_signal;
 
 // The program is about to use that signal for itself. When it returns, ours is another one, if that could be.

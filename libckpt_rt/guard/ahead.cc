@@ -73,7 +73,7 @@ void open_for_change(ThreadRecord& record, AddrRange range) {
   window.arming->removed({range.start.page_down(), range.end.page_up()});
 }
 
-bool let_go_ahead(ThreadRecord& record, Addr page) {
+bool make_writable_ahead(ThreadRecord& record, Addr page) {
   ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   bool was_writable = false;
   if (!window.arming->fault_in_thread(page, &was_writable)) return false;

@@ -142,7 +142,7 @@ inline bool is_ahead() { return window.arming != nullptr; }
 void open_for_kernel(ThreadRecord& record, AddrRange range);
 void open_for_change(ThreadRecord& record, AddrRange range);
 // A store faulted at the page: may it be made again? False: the fault is not ours.
-bool let_go_ahead(ThreadRecord& record, Addr page);
+bool make_writable_ahead(ThreadRecord& record, Addr page);
 // The words that the kernel writes to when the thread ends.
 void open_for_exit();
 

@@ -140,7 +140,7 @@ bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wa
 bool is_ours(ThreadRecord& record, int signal, const siginfo_t* info) {
   if (signal != window.faults.signal || info->si_code != window.faults.code) return false;
   const Addr page = Addr::of(info->si_addr).page_down();
-  if (is_ahead()) return let_go_ahead(record, page);
+  if (is_ahead()) return make_writable_ahead(record, page);
   bool copied = false;
   if (!window.copier->tracks(page, &copied)) return false;
   // Another thread may have made it writable in between; but once only.

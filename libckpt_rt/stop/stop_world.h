@@ -1,7 +1,8 @@
 // Stopping every thread of the program, and letting them go.
 //
 // Owner:     libckpt_rt. One StopWorld, in the library's own data, so that it is part of the image.
-// Callers:   the agent (stop, release); the program's threads in the signal handler (arrive_in_handler).
+// Callers:   the agent (stop, release); the program's threads in the signal handler (arrive_in_handler), and
+//            where they execute another program (begin_exec, end_exec).
 // Never:     anything of libc between stop() and release(): a stopped thread may hold any of its locks.
 //
 //                 stop()                         all arrived
@@ -9,6 +10,9 @@
 //      ▲                          │ deadline passed                   │
 //      │ inside == 0              ▼ release()                         ▼ release()
 //      └──────────────────── kReleasing ◄─────────────────────────────┘
+//
+// None of these is a variable. kRunning: requested == released and inside == 0. kStopping: requested is ahead
+// of released, and not all have arrived. kStopped: all have. kReleasing: released has caught up, inside > 0.
 //
 // Words, one for each phase, never shared between two:
 //   inside     threads between the first and the last instruction of arrive_in_handler. A new stop

@@ -97,7 +97,7 @@ void Loader::forget() {
 Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, LoaderOptions options) {
   forget();
   image_path_ = image.path();
-  // A new State for each attempt: the guard of an earlier attempt may still read its own.
+  // A new State for each attempt: the sentry of an earlier attempt may still read its own.
   if (state_ != nullptr) munmap(state_, sizeof(State));
   state_ = nullptr;
   void* shared = mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -152,22 +152,22 @@ void Loader::run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket,
     std::fprintf(stderr, "ckpt-restart: the program was killed, for its memory cannot be loaded: %s\n",
                  error.text);
   }
-  _exit(static_cast<int>(error.code));  // the guard kills the program
+  _exit(static_cast<int>(error.code));  // the sentry kills the program
 }
 
 // False: the new process ended before there was anything to do.
 Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int socket) {
   const int self = pidfd_of(getpid());
   if (self < 0) return make_error(ExitCode::kSystem, -self, "no pidfd of the loader ({})", errno_name(self));
-  // Before LazyMemory makes its lists, of which the guard would get a copy.
-  CloneResult guard_process = clone_process(CLONE_FILES, 0);
-  if (guard_process.pid == 0) guard(self);
-  if (sys::failed(guard_process.pid)) {
-    return make_error(ExitCode::kUnavailable, static_cast<int>(guard_process.pid),
+  // Before LazyMemory makes its lists, of which the sentry would get a copy.
+  CloneResult sentry_process = clone_process(CLONE_FILES, 0);
+  if (sentry_process.pid == 0) sentry(self);
+  if (sys::failed(sentry_process.pid)) {
+    return make_error(ExitCode::kUnavailable, static_cast<int>(sentry_process.pid),
                       "no process to watch the loader ({}); raise ulimit -u, or restart with --eager",
-                      errno_name(static_cast<int>(guard_process.pid)));
+                      errno_name(static_cast<int>(sentry_process.pid)));
   }
-  close(guard_process.pidfd);
+  close(sentry_process.pidfd);
   // Built while the new process is being made. Never deleted: see LazyMemory::run().
   LazyMemory& memory = *new LazyMemory(image, plan);
   LoaderHello hello{};
@@ -187,9 +187,9 @@ Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int soc
   return true;
 }
 
-// The guard: it shares the loader's descriptors, has a copy of its memory, and may use no lock of libc.
-void Loader::guard(int loader) {
-  prctl(PR_SET_NAME, "ckpt-guard");
+// The sentry: it shares the loader's descriptors, has a copy of its memory, and may use no lock of libc.
+void Loader::sentry(int loader) {
+  prctl(PR_SET_NAME, "ckpt-sentry");
   pollfd ended{loader, POLLIN, 0};
   while (poll(&ended, 1, -1) < 0) {
   }

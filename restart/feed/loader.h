@@ -1,12 +1,12 @@
 // The process that loads the memory of a lazily restarted program, and the one that watches it.
 //
-//   ckpt-restart ── loader ── guard
+//   ckpt-restart ── loader ── sentry
 //
-// The loader outlives ckpt-restart if need be (--detach, kill -9): the program needs it. The guard shares the
-// loader's descriptors, and so keeps every userfaultfd open. If the loader fails or is killed, missing pages
-// therefore stay missing: threads that touch them wait, instead of seeing zeros, until the guard has killed
-// the program. Children that the program has forked meanwhile cannot be killed, since their ids are not
-// known: they get SIGBUS (refuse_pages.h).
+// The loader outlives ckpt-restart if need be (--detach, kill -9): the program needs it. The sentry shares
+// the loader's descriptors, and so keeps every userfaultfd open. If the loader fails or is killed, missing
+// pages therefore stay missing: threads that touch them wait, instead of seeing zeros, until the sentry has
+// killed the program. Children that the program has forked meanwhile cannot be killed, since their ids are
+// not known: they get SIGBUS (refuse_pages.h).
 //
 // Owner:     restart. Callers: ckpt-restart's main thread; start() while that is the only thread.
 // Never:     writes to stdout: that is the program's.
@@ -64,13 +64,13 @@ class Loader {
   [[noreturn]] void run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket,
                         LoaderOptions options);
   Result<bool> load(const ImageChain& image, const LazyPlan& plan, int socket);
-  [[noreturn]] void guard(int loader);
+  [[noreturn]] void sentry(int loader);
   bool must_speak() const;
 
   State* state_ = nullptr;  // shared by the three processes
   std::string image_path_;
   ScopedFd process_end_, pidfd_;
-  int supervisor_ = -1;  // in the loader and the guard: a pidfd of ckpt-restart
+  int supervisor_ = -1;  // in the loader and the sentry: a pidfd of ckpt-restart
   int pid_ = 0;
   bool loaded_ = false;
   std::optional<Error> error_;

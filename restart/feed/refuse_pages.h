@@ -1,7 +1,8 @@
 // For address spaces whose memory cannot be loaded any more: a thread that touches a missing page gets
 // SIGBUS.
 //
-// Owner:     restart. Callers: the guard (loader.h), the only process that still has their userfaultfds open.
+// Owner:     restart. Callers: the sentry (loader.h), the only process that still has their userfaultfds
+//            open.
 // Never:     allocates, takes a lock of libc's; lets a missing page be read as zeros.
 #pragma once
 

@@ -13,7 +13,8 @@
 //   3. map, writable where something is filled in; fill; only then the saved protection;
 //   4. mm description: after unmapping, since exe can change only when the old one is not mapped;
 //   5. limits after memory; then time, so that the saved process misses as little of it as possible;
-//      credentials last, since all of this may need a right.
+//      then credentials, since all of this may need a right;
+//   6. what needs none: dumpable, the parent-death signal, our descriptors closed, locks of files.
 #include "restart/restorer/restorer_args.h"
 
 #include <asm/mman.h>

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """scripts/check_includes.py finds what it is for: small trees with one fault each."""
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -96,6 +97,17 @@ class Includes(unittest.TestCase):
                 with open(os.path.join(root, "job/session/s.cc"), "w", encoding="utf-8") as f:
                     f.write(wrong)
                 self.assertEqual(1, len(check_includes.violations(root, rooms)), wrong)
+
+
+class Tree(unittest.TestCase):
+    def test_the_architecture_names_every_room(self):
+        with open(os.path.join(check_includes.ROOT, "docs", "architecture.md"), encoding="utf-8") as f:
+            tree = f.read().split("```")[1]
+        rooms = {part for room, _ in check_includes.ROOMS for part in room.split("/")[:2]}
+        for folder in ("libckpt_rt", "libckpt_rt/interpose", "libckpt_rt/capture"):
+            path = os.path.join(check_includes.ROOT, folder)
+            rooms |= {name for name in os.listdir(path) if os.path.isdir(os.path.join(path, name))}
+        self.assertEqual([], sorted(name for name in rooms if not re.search(rf"\b{name}\b", tree)))
 
 
 if __name__ == "__main__":

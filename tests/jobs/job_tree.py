@@ -27,6 +27,8 @@ def environment(**more):
     # Python unbuffered writes a line in two pieces, between which another process's line may come.
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k not in ("LD_PRELOAD", "PYTHONUNBUFFERED")}
     clean.update(LC_ALL="C", CKPT_STOP_TIMEOUT=STOP_TIMEOUT)
+    # NAME=VALUE, by spaces: a test tried under other settings (tests/restart/sweep_settings.py).
+    clean.update(pair.split("=", 1) for pair in clean.pop("JOB_TREE_SETTINGS", "").split())
     clean.update(more)
     return clean
 

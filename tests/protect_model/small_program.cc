@@ -194,7 +194,7 @@ void SmallProgram::handle_fault(size_t i) {
     return;
   }
   if (guard::is_ahead()) {
-    if (!guard::let_go_ahead(*guard::record_of(__builtin_frame_address(0)), page.start))
+    if (!guard::make_writable_ahead(*guard::record_of(__builtin_frame_address(0)), page.start))
       kernel_.wrong.push_back("a fault of ours is taken for the program's own");
     return;
   }

@@ -392,9 +392,9 @@ class Lazy(unittest.TestCase):
     def test_guard_killed(self):
         # Nothing is lost with it alone.
         program = self.restart()
-        guards = [p for p in os.listdir("/proc") if p.isdigit() and (stat_of(p) or [""])[1:] == [str(self.loader)]]
-        self.assertEqual(len(guards), 1)
-        os.kill(int(guards[0]), signal.SIGKILL)
+        sentries = [p for p in os.listdir("/proc") if p.isdigit() and (stat_of(p) or [""])[1:] == [str(self.loader)]]
+        self.assertEqual(len(sentries), 1)
+        os.kill(int(sentries[0]), signal.SIGKILL)
         self.good_to_the_end(program)
 
     def test_child_when_loader_is_killed(self):

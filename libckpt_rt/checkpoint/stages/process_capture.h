@@ -1,8 +1,8 @@
 // What an attempt finds out about the program: ahead of the stop, then in it. The image's META section is
 // written from it.
 //
-// Owner:     one Attempt. Callers: the agent. Filled while the attempt prepares (map_before, files) and by
-//            Stop (the rest).
+// Owner:     one Attempt. Callers: the agent. Filled while the attempt prepares (map_before, files,
+//            waiting, probe, descriptors, pages, still_memory) and by Stop (the rest).
 #pragma once
 
 #include "libckpt_rt/capture/advice/still_memory.h"

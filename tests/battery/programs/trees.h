@@ -1,5 +1,5 @@
-// Parents and children of the battery: a child that ends with its function, what it must end with, whole reads
-// and writes of pipes.
+// Parents and children of the battery: a child that ends with its function, what it must end with, whole
+// reads and writes of pipes.
 #ifndef TESTS_BATTERY_TREES_H_
 #define TESTS_BATTERY_TREES_H_
 #include "battery.h"
