@@ -18,6 +18,7 @@
 #include "base/machine/cpu_features.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/capture/children.h"
 #include "libckpt_rt/capture/descriptor_table.h"
 #include "libckpt_rt/capture/long_path.h"
 #include "libckpt_rt/capture/membarrier.h"
@@ -154,6 +155,16 @@ long ProcessTexts::read(Text which, int tid, bool leader_exited, char* buffer, s
   return read_small_file(path_of(which, tid, path), buffer, size);
 }
 
+namespace {
+
+bool was_continued(int kind, int pid) {
+  siginfo_t info{};
+  return sys::call(__NR_waitid, kind, pid, &info, WCONTINUED | WNOHANG | WNOWAIT, 0L) == 0 &&
+         info.si_pid != 0;
+}
+
+}  // namespace
+
 Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
                                 ProcessFacts& facts) {
   constexpr size_t kText = 64 << 10;
@@ -208,10 +219,14 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   facts.has_children = sys::call(__NR_waitid, P_ALL, 0L, 0L,
                                  WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT, 0L) != -ECHILD;
 
-  siginfo_t continued{};
-  if (facts.has_children &&
-      sys::call(__NR_waitid, P_ALL, 0L, &continued, WCONTINUED | WNOHANG | WNOWAIT, 0L) == 0)
-    facts.continued_child = continued.si_pid;
+  if (facts.has_children && was_continued(P_ALL, 0)) {
+    for (const LostChild& child : list_children(arena)) {
+      if (!was_continued(P_PID, child.record.pid)) continue;
+      ContinuedChildren& all = facts.continued;
+      if (all.count < ContinuedChildren::kMost) all.pids[all.count] = child.record.pid;
+      ++all.count;
+    }
+  }
 
   p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
   p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));

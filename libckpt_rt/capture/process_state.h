@@ -18,6 +18,13 @@
 
 namespace ckpt {
 
+// Children that SIGCONT continued, which the program was not told yet (WCONTINUED).
+struct ContinuedChildren {
+  static constexpr int kMost = 16;
+  int count = 0;  // more than kMost: of the others nothing is known
+  int pids[kMost] = {};
+};
+
 struct ProcessState {
   static constexpr int kSignals = 64;
 
@@ -35,6 +42,7 @@ struct ProcessState {
   int memory_merge, no_new_code;  // of prctl(2); -1: this kernel does not say
   int dumpable;                   // PR_GET_DUMPABLE
   int stop_signal;                // by which the process was stopped; 0: it was not
+  ContinuedChildren continued;
 };
 
 // One object, in the library's own data: an image holds it, and a restarted process is restored from it.
@@ -50,7 +58,7 @@ struct ProcessFacts {
   bool has_children = false;
   std::span<const LostChild> children;  // of an image of the program alone
   int parent_death_signal = 0;          // of some thread
-  int continued_child = 0;  // one that SIGCONT continued, which the program was not told yet; 0: none
+  ContinuedChildren continued;
 };
 
 // Both of the calling thread.

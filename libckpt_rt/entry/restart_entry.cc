@@ -4,7 +4,6 @@
 #include <linux/sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
 
 #include "base/named_points.h"
@@ -16,6 +15,7 @@
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/half_read_lists.h"
 #include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
@@ -36,6 +36,7 @@
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/child_notices.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
@@ -186,19 +187,6 @@ void thread_main(void* arg) {
   go_on(slot);
 }
 
-// What the making of the tree has sent to this process: that helpers ended, that children stopped. The
-// program has had its notices long ago; those that it had not are in the image.
-void take_notices_of_children() {
-  for (uint32_t i = 0; i < restart.args.stopped_children; ++i) {
-    const long r = sys::call(__NR_waitid, P_ALL, 0L, 0L, WSTOPPED, 0L);
-    if (r != 0) fail(RestartStage::kThreadState, r, this_process.pid);
-  }
-  const uint64_t child = 1ull << (SIGCHLD - 1);
-  constexpr timespec kNow{0, 0};
-  while (sys::call(__NR_rt_sigtimedwait, &child, 0L, &kNow, sizeof(child)) == SIGCHLD) {
-  }
-}
-
 bool is_stopped(RestartStopped how) { return restart.args.stopped == static_cast<uint32_t>(how); }
 
 // ckpt-restart does not wait until a stopped process is continued; then the pipe may have no reader any more.
@@ -255,11 +243,17 @@ void release_all() {
   add_notes(kept_settings::say_again());
   if (saved_process.dumpable == 1) sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L);
   if (of_job) {
-    take_notices_of_children();
+    if (const long r = child_notices::take(restart.args.stopped_children); r != 0)
+      fail(RestartStage::kThreadState, r, this_process.pid);
+    child_notices::continue_again(saved_process.continued);
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
     wait_for_job();
+    // From a parent (child_notices::continue_again). What continues a process that stopped early is the
+    // program's.
+    if (!is_stopped(RestartStopped::kEarly)) child_notices::drop_pending(SIGCONT);
   }
   directory_notices::take_again();
+  half_read_lists::find_places();
   file_signals::take_again();
   group_filters::find_again(restart.args.monotonic_shift_ns);
   processor_time::process_came_back();

@@ -322,6 +322,7 @@ class DescriptorCapture {
   // serialize.cc
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
+  Result<void> note_half_read(const CapturedDescriptor& d, std::string_view rest);
   // content.cc
   Result<void> take_attributes(CapturedDescriptor& d);
   // classify.cc

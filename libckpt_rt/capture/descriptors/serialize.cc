@@ -4,6 +4,7 @@
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/half_read_lists.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -31,6 +32,7 @@ void put_record(ByteWriter& out, RecordType type, const T& fixed, std::span<cons
 }  // namespace
 
 Result<void> DescriptorCapture::write_notes() {
+  half_read_lists::begin();
   if (kcmp_refused_) {
     CKPT_TRY(note(1,
                   "the kernel refuses kcmp(2): which descriptors share an offset was guessed from equal "
@@ -73,6 +75,17 @@ Result<void> DescriptorCapture::write_notes() {
   return {};
 }
 
+// rest: its path behind the process.
+Result<void> DescriptorCapture::note_half_read(const CapturedDescriptor& d, std::string_view rest) {
+  if (!half_read_lists::is_list(rest) || d.now.offset == 0) return {};
+  half_read_lists::add(d.fd);
+  // If the program has begun to read while memory of ours was there, bytes count otherwise after a restart.
+  return note(1,
+              "descriptor {} ({}) may be half read: what the program reads of it after a restart may leave "
+              "out mappings, or have some twice",
+              d.fd, std::string_view(d.path, d.path_len));
+}
+
 // What /proc says of another process, or of a thread: neither is there when the descriptor is made again.
 Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
   std::string_view path(d.path, d.path_len);
@@ -92,7 +105,8 @@ Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
     path.remove_prefix(kTask.size());
     if (const long n = number(); n != 0) thread = n;
   }
-  if (process == 0 || (process == self && thread == self)) return {};
+  if (process == self && thread == self) return note_half_read(d, path);
+  if (process == 0) return {};
   if (has_partners_ && thread == process) return {};  // it may be in the job
   return note(
       1,

@@ -227,6 +227,7 @@ Result<void> Stop::look(Watch& watch) {
   saved_process.cap_bounding = capture.facts.process.cap_bounding;
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
   saved_process.stop_signal = job::stop_signal();
+  saved_process.continued = capture.facts.continued;
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next)
     capture.facts.parent_death_signal |= s->parent_death_signal;
   auto system_v = capture_system_v(parts_.space.arena());

@@ -269,12 +269,11 @@ void note_common_tables(int parent, Workspace& space) {
 
 void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread> threads, Workspace& space) {
   note_settings(facts, space);
-  if (job::session() != nullptr && facts.continued_child != 0) {
+  if (job::session() != nullptr && facts.continued.count > ContinuedChildren::kMost) {
     say(space,
-        "child process {} of the program was continued, which the program has not asked for yet "
-        "(WCONTINUED): after a "
-        "restart it is not told",
-        facts.continued_child);
+        "{} children of the program were continued, which the program has not asked for yet (WCONTINUED): "
+        "after a restart it is told of {} of them",
+        facts.continued.count, ContinuedChildren::kMost);
   }
   if (seccomp_state.queue_notice.load(std::memory_order_relaxed)) {
     space.note(

@@ -1,0 +1,69 @@
+#include "libckpt_rt/entry/child_notices.h"
+
+#include <fmt/core.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <string_view>
+
+#include "base/sys.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::child_notices {
+namespace {
+
+bool sleeps(int pid) {
+  char path[32], text[512];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/stat", pid).out = '\0';
+  const long n = read_small_file(path, text, sizeof(text));
+  const std::string_view all(text, n > 0 ? static_cast<size_t>(n) : 0);
+  const size_t name_end = all.rfind(')');
+  return name_end != all.npos && name_end + 2 < all.size() && all[name_end + 2] == 'S';
+}
+
+// A child itself sends its parent the signal that it goes on, on its way out of the stop: before it sleeps.
+void await_notice(int pid) {
+  const uint64_t child = 1ull << (SIGCHLD - 1);
+  constexpr timespec kEach{0, 1'000'000};
+  constexpr int kMostLooks = 1000;
+  for (int looks = 0; looks < kMostLooks && !sleeps(pid); ++looks) {
+    siginfo_t told{};
+    if (sys::call(__NR_rt_sigtimedwait, &child, &told, &kEach, sizeof(child)) == SIGCHLD &&
+        told.si_pid == pid && told.si_code == CLD_CONTINUED)
+      return;
+  }
+}
+
+}  // namespace
+
+void drop_pending(int signal) {
+  const uint64_t set = 1ull << (signal - 1);
+  constexpr timespec kNow{0, 0};
+  while (sys::call(__NR_rt_sigtimedwait, &set, 0L, &kNow, sizeof(set)) == signal) {
+  }
+}
+
+long take(uint32_t stopped_children) {
+  for (uint32_t i = 0; i < stopped_children; ++i) {
+    if (const long r = sys::call(__NR_waitid, P_ALL, 0L, 0L, WSTOPPED, 0L); r != 0) return r;
+  }
+  drop_pending(SIGCHLD);
+  return 0;
+}
+
+// They are stopped once more, and continued. They have all signals blocked, and nothing of theirs runs yet.
+void continue_again(const ContinuedChildren& all) {
+  for (int i = 0; i < all.count && i < ContinuedChildren::kMost; ++i) {
+    const int pid = all.pids[i];
+    if (sys::call(__NR_kill, pid, SIGSTOP) != 0) continue;
+    sys::call(__NR_waitid, P_PID, pid, 0L, WSTOPPED, 0L);
+    drop_pending(SIGCHLD);
+    sys::call(__NR_kill, pid, SIGCONT);
+    await_notice(pid);
+  }
+  drop_pending(SIGCHLD);
+}
+
+}  // namespace ckpt::child_notices
