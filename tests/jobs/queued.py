@@ -100,6 +100,7 @@ def _():
 
 def listener(family, name):
     s = socket.socket(family)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a user has no port again in less than a minute
     s.bind(name)
     s.listen(8)
     return s
@@ -184,6 +185,28 @@ with open('results.tmp', 'w') as f: json.dump(results, f)
 os.rename('results.tmp', 'results')
 """
 
+EVENTS = r"""
+import ctypes, json, os, struct, time
+libc = ctypes.CDLL(None)
+inotify = libc.inotify_init1(os.O_NONBLOCK)
+def write():
+    with open('watched', 'a') as f: f.write('x')
+write()
+libc.inotify_add_watch(inotify, b'watched', 2)
+write()
+def events():
+    try: got = os.read(inotify, 4096)
+    except OSError as e: return e.errno
+    return [struct.unpack_from('iI', got, at) for at in range(0, len(got), 16)]
+print('up', flush=True)
+while not os.path.exists('go'): time.sleep(0.005)
+results = {'waiting': events()}
+write()
+results['then'] = events()
+with open('results.tmp', 'w') as f: json.dump(results, f)
+os.rename('results.tmp', 'results')
+"""
+
 
 class Queued(unittest.TestCase):
     maxDiff = None
@@ -202,8 +225,8 @@ class Queued(unittest.TestCase):
         os.remove(os.path.join(tree.work, "go"))
         return got
 
-    def started(self, what, who, uid):
-        tree = Tree("queued", ["/usr/bin/python3", "-c", PROGRAM, who, what], uid=uid)
+    def started(self, what, who, uid, program=PROGRAM):
+        tree = Tree("queued", ["/usr/bin/python3", "-c", program, who, what], uid=uid)
         self.addCleanup(tree.close, False)
         tree.run()
         wait_for(lambda: tree.output() == b"up\n", "the program")
@@ -213,6 +236,7 @@ class Queued(unittest.TestCase):
         plain = self.started(what, who, uid)
         self.tell(plain, "between")
         expected = self.results(plain)
+        plain.kill()  # the child outlives its parent
         self.assertEqual([v for v in expected.values() if isinstance(v, dict)], [])
         tree = self.started(what, who, uid)
         root = tree.child.pid
@@ -228,7 +252,24 @@ class Queued(unittest.TestCase):
         image = tree.checkpoint(root)
         tree.kill()
         tree.restart(image)
+        self.addCleanup(tree.kill)
         self.assertEqual(self.results(tree), expected, "after the restarts")
+
+    def events_are_lost(self, uid=0):
+        tree = self.started("", "", uid, EVENTS)
+        root = tree.child.pid
+        for _ in range(2):
+            image = tree.checkpoint(root)
+            self.assertEqual(["IN_Q_OVERFLOW" in n for n in tree.cost["notes"]], [True], tree.cost)
+            tree.kill()
+            root = job_tree.root_of(tree.restart(image))
+        self.assertEqual(self.results(tree), {"waiting": [[-1, 0x4000]], "then": [[1, 2]]})
+
+    def test_events(self):
+        self.events_are_lost()
+
+    def test_events_of_a_user(self):
+        self.events_are_lost(NOBODY)
 
     def test_messages(self):
         self.what_waits("messages")
