@@ -435,6 +435,7 @@ class SystemV(unittest.TestCase):
         tree = self.start(BOTH, 0x52000000 + os.getpid(), uid=NOBODY if os.geteuid() == 0 else 0)
         sems, _ = self.numbers(tree, "s", "q")
         image = tree.checkpoint(tree.child.pid)
+        self.assertEqual(["CAP_CHECKPOINT_RESTORE" in n for n in tree.cost.get("notes", [])], [True] * 2, tree.cost)
         tree.kill()
         libc.semctl(sems, 0, IPC_RMID)
         if os.geteuid() == 0:

@@ -1,6 +1,7 @@
 #include "libckpt_rt/capture/system_v/system_v.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
@@ -10,6 +11,7 @@
 
 #include <utility>
 
+#include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/system_v/kernel_undo.h"
@@ -67,6 +69,7 @@ class Capture {
           object.kind == SystemVKind::kSemaphores ? look_at_set(captured) : look_at_queue(captured);
       if (there && !list_.push_back(captured)) return no_room();
     }
+    note_numbers();
     if (system_v::are_debts_unknown(sys::getpid()))
       say("the program has used more semaphores with SEM_UNDO than can be reckoned");
     if (full_) return no_room();
@@ -90,6 +93,22 @@ class Capture {
     char* text = static_cast<char*>(arena_.allocate(kMost, 1));
     full_ = full_ || text == nullptr || !lines.push_back(text);
     if (text != nullptr) *fmt::format_to_n(text, kMost - 1, format, std::forward<Args>(args)...).out = '\0';
+  }
+
+  // An object that is gone at the restart is made again with its number, which few may choose. This process
+  // may do what a restart by the same user may do.
+  void note_numbers() {
+    if (list_.empty()) return;
+    const SystemVRecord& r = list_[0].record;
+    const bool set = static_cast<SystemVKind>(r.kind) == SystemVKind::kSemaphores;
+    const char* const file = set ? "/proc/sys/kernel/sem_next_id" : "/proc/sys/kernel/msg_next_id";
+    const ScopedFd next(
+        static_cast<int>(sys::call(__NR_openat, AT_FDCWD, file, long{O_WRONLY | O_CLOEXEC}, 0L)));
+    if (next.valid()) return;
+    say_in(lost_,
+           "the program uses the System V {} {}{}: if it is gone at the restart, as after a boot, only root "
+           "or a process with CAP_CHECKPOINT_RESTORE can restart the program",
+           set ? "semaphore set" : "message queue", r.id, list_.size() > 1 ? ", and other objects" : "");
   }
 
   // What a process has attached is saved with its memory. A program may also attach it for each access
