@@ -41,7 +41,7 @@ uint64_t bytes_in(const std::vector<JobEntry>& jobs) {
 // A directory with the images of a job counts as one.
 Result<void> prune_jobs(int directory, const GcOptions& o, const std::vector<JobEntry>& jobs, Pruned* all) {
   if (jobs.empty()) return {};
-  if (!job::try_lock(directory)) {
+  if (!job::try_lock(directory) || job::is_one_made(directory)) {
     return failure(ExitCode::kUnavailable, o.directory, "a job's checkpoint is being written there",
                    "try again when it is complete");
   }

@@ -1,6 +1,5 @@
 // ckpt keeper-exchange: makes the checks of this host's part with the keepers of the other hosts, or computes
 // what was lost.
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,12 +13,14 @@
 
 #include "base/named_points.h"
 #include "cli/keeper/exchange_process.h"
+#include "cli/keeper/part_files.h"
 #include "cli/keeper/part_words.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/exchange.h"
 #include "cluster/keeper/low_priority.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"
+#include "job/directory/job_directory.h"
 
 namespace ckpt::cli {
 
@@ -44,46 +45,19 @@ Error cannot(const std::string& what) {
   return e;
 }
 
+// As where there is no room: another host may have a place for it.
+Error is_another(const std::string& part) {
+  Error e = failure(ExitCode::kUnavailable, part, "is here already, and is another job's",
+                    "take another host, or end that job's keeper");
+  e.sys_errno = EEXIST;
+  return e;
+}
+
 // False: errno says why.
 bool write_head(const ScopedFd& file, const std::string& text) {
   const ssize_t n = write(file.get(), text.data(), text.size());
   if (n >= 0 && n != static_cast<ssize_t>(text.size())) errno = ENOSPC;
   return n == static_cast<ssize_t>(text.size());
-}
-
-// Checks, and differences, whose part is not there any more.
-void remove_stale_checks(int directory) {
-  const int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(again < 0 ? nullptr : fdopendir(again), closedir);
-  std::vector<std::string> stale;
-  while (dir != nullptr) {
-    const dirent* entry = readdir(dir.get());
-    if (entry == nullptr) break;
-    const std::string name = entry->d_name;
-    for (const std::string suffix : {".checks", ".words"}) {
-      if (name.ends_with(suffix + ".tmp")) stale.push_back(name);
-      if (!name.ends_with(suffix)) continue;
-      const std::string part = name.substr(0, name.size() - suffix.size()) + ".job";
-      if (faccessat(directory, part.c_str(), F_OK, 0) != 0) stale.push_back(name);
-    }
-  }
-  for (const std::string& name : stale) unlinkat(directory, name.c_str(), 0);
-}
-
-void remove_tree(int directory, const std::string& name) {
-  {
-    const ScopedFd inside(openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-    if (!inside.valid()) return;
-    auto stream = keeper::PartStream::open(inside.get());
-    if (stream.ok()) {
-      for (const keeper::PartFile& file : stream->files()) {
-        unlinkat(inside.get(), file.name.c_str(), 0);
-        if (const size_t slash = file.name.find('/'); slash != std::string::npos)
-          unlinkat(inside.get(), file.name.substr(0, slash).c_str(), AT_REMOVEDIR);
-      }
-    }
-  }
-  unlinkat(directory, name.c_str(), AT_REMOVEDIR);
 }
 
 // What is used again for the next checkpoint: connections to the other hosts' processes.
@@ -124,16 +98,10 @@ class Work {
 
   // What was begun goes; what is complete stays.
   void tidy() {
-    if (!part_.directory.valid()) return;
-    if (lost_) remove_tree(part_.directory.get(), temporary_part());
-    unlinkat(part_.directory.get(), temporary_checks().c_str(), 0);
-    unlinkat(part_.directory.get(), temporary_words().c_str(), 0);
+    if (begun_.valid()) job::remove_job_directory(part_.directory.get(), temporary_of(part_.name).c_str());
   }
 
  private:
-  std::string temporary_part() const { return "." + part_.name + ".tmp"; }
-  std::string temporary_checks() const { return "." + checks_of(part_.name) + ".tmp"; }
-  std::string temporary_words() const { return "." + words_of_part(part_.name) + ".tmp"; }
   // By its manifest; empty: there is none.
   std::string job_of(const std::string& part) const {
     auto manifest = read_manifest(fmt::format("/proc/self/fd/{}/{}", part_.directory.get(), part));
@@ -172,14 +140,15 @@ class Work {
   }
 
   Result<void> make_part() {
-    const int at = part_.directory.get();
-    remove_tree(at, temporary_part());
-    if (mkdirat(at, temporary_part().c_str(), 0700) != 0) return cannot(part_.name);
-    const ScopedFd inside(
-        openat(at, temporary_part().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    // This host has had a part of that name before: an older one of this job, or another job's.
+    const std::string job = job_of(part_.name);
+    if (!job.empty() && !plan_.value("job", "").starts_with(job)) return is_another(part_.name);
+    auto begun = begin_part(part_.directory.get(), part_.name);
+    if (!begun.ok()) return begun.error();
+    begun_ = std::move(*begun);
     std::vector<keeper::PartFile> files = files_of_record();
     if (has_words(files)) CKPT_TRY(begin_words());
-    auto stream = keeper::PartStream::create(inside.get(), std::move(files), words());
+    auto stream = keeper::PartStream::create(begun_.get(), std::move(files), words());
     if (!stream.ok()) return stream.error();
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
     return make_checks();
@@ -208,10 +177,7 @@ class Work {
   keeper::PartWords words() const { return {words_.get(), kChecksHead}; }
 
   Result<void> begin_words() {
-    const int at = part_.directory.get();
-    unlinkat(at, temporary_words().c_str(), 0);
-    words_.reset(
-        openat(at, temporary_words().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    words_ = open_nameless(part_.directory.get());
     const std::string text = Json{{"part", part_.name}}.dump() + "\n";
     return words_.valid() && write_head(words_, text) ? Result<void>() : cannot(words_of_part(part_.name));
   }
@@ -243,7 +209,6 @@ class Work {
         CKPT_TRY(stream->set_words(made, words()));
       } else {
         words_.reset();
-        unlinkat(part_.directory.get(), temporary_words().c_str(), 0);
       }
     }
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
@@ -251,10 +216,7 @@ class Work {
   }
 
   Result<void> make_checks() {
-    const int at = part_.directory.get();
-    unlinkat(at, temporary_checks().c_str(), 0);
-    checks_.reset(
-        openat(at, temporary_checks().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    checks_ = open_nameless(part_.directory.get());
     Json head{
         {"scheme", plan_.at("scheme")}, {"hosts", wanted_.hosts}, {"self", self_}, {"part", part_.name}};
     // Else the head is what older binaries write, whose checks may be computed again.
@@ -311,21 +273,16 @@ class Work {
         return damaged("what was computed for " + part_.name);
       CKPT_TRY(write_from_part_words(part_, *stream_));
       CKPT_TRY(stream_->dress());
-      // This host has had a part of that name before: an older one of this job, or another job's.
-      if (job_of(part_.name) != "" && job_of(part_.name) != job_of(temporary_part()))
-        return failure(ExitCode::kUnavailable, part_.name, "is here already, and is another job's",
-                       "take another host, or end that job's keeper");
-      remove_tree(at, part_.name);
+      const std::string temporary = temporary_of(part_.name);
+      if (job_of(part_.name) != "" && job_of(part_.name) != job_of(temporary)) return is_another(part_.name);
+      job::remove_job_directory(at, part_.name.c_str());
     }
-    const bool kept = has_words(stream_->files());
-    if (!kept) {
-      unlinkat(at, temporary_words().c_str(), 0);
-      unlinkat(at, words_of_part(part_.name).c_str(), 0);
-    } else if (renameat(at, temporary_words().c_str(), at, words_of_part(part_.name).c_str()) != 0) {
+    unlinkat(at, words_of_part(part_.name).c_str(), 0);
+    if (has_words(stream_->files()) && !give_name(words_, at, words_of_part(part_.name)))
       return cannot(words_of_part(part_.name));
-    }
-    if (renameat(at, temporary_checks().c_str(), at, checks_of(part_.name).c_str()) != 0 ||
-        (lost_ && renameat(at, temporary_part().c_str(), at, part_.name.c_str()) != 0))
+    if (!give_name(checks_, at, checks_of(part_.name))) return cannot(checks_of(part_.name));
+    points::at("exchange.half");
+    if (lost_ && renameat(at, temporary_of(part_.name).c_str(), at, part_.name.c_str()) != 0)
       return cannot(part_.name);
     // What a keeper held that has ended meanwhile is gone with this process.
     CKPT_TRY(check_is_kept(plan_.at("part").get<std::string>(), at));
@@ -340,6 +297,7 @@ class Work {
   bool lost_ = false;
   PartInKeeper part_;
   ScopedFd checks_, words_;
+  ScopedFd begun_;  // the lost part's directory
   std::unique_ptr<keeper::PartStream> stream_;
   keeper::ExchangePlan wanted_;
   Connections& connections_;

@@ -125,10 +125,8 @@ void give_up_parts(const std::string& images, const std::string& job, const std:
   std::sort(going.rbegin(), going.rend());
   for (const std::string& name : going) {
     job::remove_job_directory(directory.get(), name.c_str());
-    for (const std::string& file : {checks_of(name), words_of_part(name)}) {
+    for (const std::string& file : {checks_of(name), words_of_part(name)})
       unlinkat(directory.get(), file.c_str(), 0);
-      unlinkat(directory.get(), ("." + file + ".tmp").c_str(), 0);  // of an exchange that was killed
-    }
   }
 }
 

@@ -96,8 +96,19 @@ std::vector<keeper::OldPlace> old_places(const Below& b) {
   return joined;
 }
 
+// Opens files of the keeper that differences name.
+keeper::OpenSource sources_in(const PartInKeeper& part) {
+  return [&part](const std::string& name) {
+    if (!is_place_in_keeper(name)) return -1;
+    const ScopedFd directory(openat(part.directory.get(), name.substr(0, name.find('/')).c_str(),
+                                    O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    return openat(directory.get(), name.substr(name.find('/') + 1).c_str(),
+                  O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  };
+}
+
 // Their length; 0: there are none.
-Result<uint64_t> write_words_of(const Below& b, uint64_t bytes, keeper::PartWords to) {
+Result<uint64_t> write_words_of(const Below& b, uint64_t bytes, keeper::PartWords to, uint64_t* sum) {
   std::vector<int> sources;
   std::vector<std::string> names;
   for (size_t i = 0; i < b.chain.size(); ++i) {
@@ -106,7 +117,11 @@ Result<uint64_t> write_words_of(const Below& b, uint64_t bytes, keeper::PartWord
   }
   const auto old = old_places(b);
   if (old.empty()) return uint64_t{0};
-  return keeper::write_words(b.image.fd(), bytes, sources, names, old, bytes / 4 * 3, to.fd, to.at);
+  keeper::WordsStats stats;
+  auto length =
+      keeper::write_words(b.image.fd(), bytes, sources, names, old, bytes / 4 * 3, to.fd, to.at, &stats);
+  *sum = stats.sum;
+  return length;
 }
 
 }  // namespace
@@ -123,13 +138,10 @@ std::vector<keeper::PartFile> make_part_words(const PartInKeeper& part, const ke
     if (file.bytes < kLeast) continue;
     const auto below = open_below(part, file.name);
     if (!below) continue;
-    auto bytes = write_words_of(*below, file.bytes, words);
+    auto bytes = write_words_of(*below, file.bytes, words, &file.sum);
     if (!bytes.ok()) return {};
     if (*bytes == 0) continue;
-    auto sum = keeper::checksum_of(stream.fd(i));
-    if (!sum.ok()) return {};
     file.words = *bytes;
-    file.sum = *sum;
     words.at += file.words;
     made.push_back(std::move(file));
   }
@@ -145,14 +157,7 @@ Result<void> write_from_part_words(const PartInKeeper& part, const keeper::PartS
     const auto read = [&stream, i](uint64_t at, std::span<std::byte> to) {
       return stream.read_words(i, at, to);
     };
-    CKPT_TRY(keeper::write_from_words(
-        file.words, read, stream.fd(i), file.bytes, [&part](const std::string& name) {
-          if (!is_place_in_keeper(name)) return -1;
-          const ScopedFd directory(openat(part.directory.get(), name.substr(0, name.find('/')).c_str(),
-                                          O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-          return openat(directory.get(), name.substr(name.find('/') + 1).c_str(),
-                        O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-        }));
+    CKPT_TRY(keeper::write_from_words(file.words, read, stream.fd(i), file.bytes, sources_in(part)));
     auto sum = keeper::checksum_of(stream.fd(i));
     if (!sum.ok()) return sum.error();
     if (*sum != file.sum)

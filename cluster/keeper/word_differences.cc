@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/raii_fd.h"
+#include "cluster/keeper/running_sum.h"
 
 namespace ckpt::keeper {
 
@@ -75,6 +76,25 @@ void append(std::vector<std::byte>& to, const void* from, size_t bytes) {
   to.insert(to.end(), first, first + bytes);
 }
 
+// The block as it is now, from what it was. take(to, bytes): the next ones of the differences.
+template <typename Take>
+bool take_words(std::span<std::byte> block, Take take) {
+  uint64_t groups = 0;
+  uint8_t bits[kWords / kGroup];
+  const auto many = [](uint64_t mask) { return static_cast<size_t>(__builtin_popcountll(mask)); };
+  if (!take(&groups, sizeof(groups)) || !take(bits, many(groups))) return false;
+  for (unsigned g = 0, next = 0; g < kWords / kGroup; ++g) {
+    if ((groups >> g & 1) == 0) continue;
+    const uint8_t which = bits[next++];
+    for (unsigned w = 0; w < kGroup; ++w) {
+      if ((which >> w & 1) != 0 &&
+          !take(block.data() + (g * kGroup + w) * sizeof(uint64_t), sizeof(uint64_t)))
+        return false;
+    }
+  }
+  return true;
+}
+
 class Writer {
  public:
   Writer(int file, std::span<const int> sources, uint64_t most, int to, uint64_t to_at, WordsStats& stats)
@@ -82,6 +102,7 @@ class Writer {
 
   uint64_t length() const { return written_ + to_.size(); }
   bool too_long() const { return too_long_ || length() > most_; }
+  uint64_t sum() const { return sum_.value(); }
   void add(const void* from, size_t bytes) { append(to_, from, bytes); }
 
   Result<void> flush() {
@@ -100,6 +121,7 @@ class Writer {
       const size_t place = to_.size();
       to_.resize(place + now);
       CKPT_TRY(read_at(file_, std::span(to_).subspan(place), at));
+      sum_.add(std::span(to_).subspan(place));
       CKPT_TRY(flush());
       at += now;
       bytes -= now;
@@ -112,6 +134,7 @@ class Writer {
       const uint64_t bytes = std::min(old.bytes - done, kMostBlocks * kWordsBlock);
       const auto now = std::span(now_).first(bytes), then = std::span(then_).first(bytes);
       CKPT_TRY(read_at(file_, now, old.at + done));
+      sum_.add(now);
       CKPT_TRY(read_at(sources_[old.source], then, old.at_source + done));
       RunHead run{static_cast<uint32_t>(bytes / kWordsBlock), old.source,
                   (old.at_source + done) / kWordsBlock, 0};
@@ -126,6 +149,8 @@ class Writer {
         stats_.words += append_words(one, other, to_);
       }
       memcpy(to_.data() + place, &run, sizeof(run));
+      if (!give_again(std::span(to_).subspan(place), now, then))
+        return make_error(ExitCode::kInternal, 0, "differences do not give an image again");
       if (to_.size() >= kStep) CKPT_TRY(flush());
       stats_.blocks += run.blocks;
       done += bytes;
@@ -161,6 +186,24 @@ class Writer {
   }
 
  private:
+  // Who reads it has no other copy of these blocks. `then` becomes what comes of it.
+  static bool give_again(std::span<const std::byte> words, std::span<const std::byte> now,
+                         std::span<std::byte> then) {
+    const auto take = [&words](void* to, size_t bytes) {
+      if (bytes > words.size()) return false;
+      memcpy(to, words.data(), bytes);
+      words = words.subspan(bytes);
+      return true;
+    };
+    RunHead run;
+    if (!take(&run, sizeof(run)) || run.blocks != now.size() / kWordsBlock) return false;
+    for (uint32_t i = 0; i < run.blocks; ++i) {
+      if ((run.changed >> i & 1) != 0 && !take_words(then.subspan(i * kWordsBlock, kWordsBlock), take))
+        return false;
+    }
+    return words.empty() && memcmp(then.data(), now.data(), now.size()) == 0;
+  }
+
   const int file_;
   const std::span<const int> sources_;
   const uint64_t most_;
@@ -169,6 +212,7 @@ class Writer {
   WordsStats& stats_;
   uint64_t written_ = 0;
   bool too_long_ = false;
+  RunningSum sum_;
   std::vector<std::byte> to_;  // not written yet
   std::vector<std::byte> now_ = std::vector<std::byte>(kMostBlocks * kWordsBlock);
   std::vector<std::byte> then_ = std::vector<std::byte>(kMostBlocks * kWordsBlock);
@@ -207,7 +251,8 @@ Result<uint64_t> write_words(int file, uint64_t bytes, std::span<const int> sour
                              int to, uint64_t to_at, WordsStats* stats) {
   if (bytes % kWordsBlock != 0) return uint64_t{0};
   WordsStats own;
-  Writer writer(file, sources, most, to, to_at, stats != nullptr ? *stats : own);
+  if (stats == nullptr) stats = &own;
+  Writer writer(file, sources, most, to, to_at, *stats);
   auto too_long = writer.looks_too_long(old, bytes);
   if (!too_long.ok()) return too_long.error();
   Head head{{}, bytes, static_cast<uint32_t>(names.size()), 0};
@@ -226,6 +271,7 @@ Result<uint64_t> write_words(int file, uint64_t bytes, std::span<const int> sour
   if (at < bytes) CKPT_TRY(writer.whole(at, bytes - at));
   if (writer.too_long()) return uint64_t{0};
   CKPT_TRY(writer.flush());
+  stats->sum = writer.sum();
   return writer.length();
 }
 
@@ -249,24 +295,6 @@ class Reader {
   bool empty() const { return next_ == buffer_.size() && at_ == bytes_; }
   // Why the last take() failed: the bytes could not be read, or there are no more.
   Error error() const { return error_ ? *error_ : damaged(); }
-
-  // The block as it is now, from what it was.
-  bool take_words(std::span<std::byte> block) {
-    uint64_t groups = 0;
-    uint8_t bits[kWords / kGroup];
-    const auto many = [](uint64_t mask) { return static_cast<size_t>(__builtin_popcountll(mask)); };
-    if (!take(&groups, sizeof(groups)) || !take(bits, many(groups))) return false;
-    for (unsigned g = 0, next = 0; g < kWords / kGroup; ++g) {
-      if ((groups >> g & 1) == 0) continue;
-      const uint8_t which = bits[next++];
-      for (unsigned w = 0; w < kGroup; ++w) {
-        if ((which >> w & 1) != 0 &&
-            !take(block.data() + (g * kGroup + w) * sizeof(uint64_t), sizeof(uint64_t)))
-          return false;
-      }
-    }
-    return true;
-  }
 
  private:
   bool fill() {
@@ -293,7 +321,7 @@ class Reader {
 }  // namespace
 
 Result<void> write_from_words(uint64_t words, const ReadWords& read, int file, uint64_t bytes,
-                              const std::function<int(const std::string&)>& source) {
+                              const OpenSource& source) {
   Reader reader(words, read);
   Head head;
   if (!reader.take(&head, sizeof(head))) return reader.error();
@@ -313,6 +341,7 @@ Result<void> write_from_words(uint64_t words, const ReadWords& read, int file, u
     at += name.size() + 1;
   }
   if (sources.size() != head.sources) return damaged();
+  const auto take = [&reader](void* to_where, size_t many) { return reader.take(to_where, many); };
   std::vector<std::byte> blocks(std::max(kStep, kMostBlocks * kWordsBlock));
   for (uint64_t at = 0; at < bytes;) {
     RunHead run;
@@ -328,7 +357,7 @@ Result<void> write_from_words(uint64_t words, const ReadWords& read, int file, u
     } else {
       CKPT_TRY(read_at(sources[run.source].get(), now, run.block * kWordsBlock));
       for (uint32_t i = 0; i < run.blocks; ++i) {
-        if ((run.changed >> i & 1) != 0 && !reader.take_words(now.subspan(i * kWordsBlock, kWordsBlock)))
+        if ((run.changed >> i & 1) != 0 && !take_words(now.subspan(i * kWordsBlock, kWordsBlock), take))
           return reader.error();
       }
     }

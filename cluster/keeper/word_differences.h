@@ -35,12 +35,13 @@ struct OldPlace {
 
 struct WordsStats {
   uint64_t blocks = 0, changed = 0, words = 0;  // with an older one; of these; their words
+  uint64_t sum = 0;                             // XXH3 of the file, where differences were written
 };
 
 // file: open, of so many bytes, a multiple of kWordsBlock. sources: open. names: of the sources, for who
 // reads it. old: in the order of the file, without overlap. Writes the differences to `to`, from `to_at` on,
 // and returns their length; 0: they would be longer than `most` bytes, or a look at some of the blocks says
-// that they would be.
+// that they would be. What it writes it reads once more, and compares with the file.
 Result<uint64_t> write_words(int file, uint64_t bytes, std::span<const int> sources,
                              std::span<const std::string> names, std::span<const OldPlace> old, uint64_t most,
                              int to, uint64_t to_at, WordsStats* stats = nullptr);
@@ -48,8 +49,9 @@ Result<uint64_t> write_words(int file, uint64_t bytes, std::span<const int> sour
 // The other way: writes the file. read: of the differences, of so many bytes. source: opens an older file by
 // its name; it may fail. kImageDamaged: these are no differences, or of other files.
 using ReadWords = std::function<Result<void>(uint64_t at, std::span<std::byte> to)>;
+using OpenSource = std::function<int(const std::string&)>;
 Result<void> write_from_words(uint64_t words, const ReadWords& read, int file, uint64_t bytes,
-                              const std::function<int(const std::string&)>& source);
+                              const OpenSource& source);
 
 // Appends the differences of one block to `to`. Returns how many words differ.
 unsigned append_words(std::span<const std::byte> now, std::span<const std::byte> then,

@@ -168,10 +168,10 @@ class MemberSession final : public Session {
     send_message(socket_, Step::kFailed, &failed, sizeof(failed));
   }
   // The coordinator is gone, and the checkpoint was not complete: the first member that gets the lock removes
-  // its temporary directory.
+  // its temporary directory, if no other one has that name by now.
   void tidy() {
     if (!gone_ || !directory_.valid() || !try_lock(directory_.get())) return;
-    remove_job_directory(directory_.get(), request_.temporary);
+    remove_dead_job(directory_.get(), request_.temporary);
   }
 
  private:

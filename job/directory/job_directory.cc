@@ -90,6 +90,19 @@ bool is_held(int directory) {
 
 bool try_lock(int directory) { return !is_locked_by_others(directory, LOCK_EX); }
 
+void unlock(int directory) { sys::call(__NR_flock, directory, static_cast<long>(LOCK_UN)); }
+
+bool is_one_made(int directory) {
+  bool made = false;
+  scan_directory(directory, [&](std::string_view name) {
+    ParsedJobName parsed;
+    if (made || !parse_job_name(name, &parsed)) return;
+    const ScopedFd one = open_directory(directory, name.data());
+    made = one.valid() && is_locked_by_others(one.get(), LOCK_SH);
+  });
+  return made;
+}
+
 Result<uint64_t> next_job_sequence(int directory) {
   uint64_t highest = 0;
   const long r = scan_directory(directory, [&](std::string_view name) {
@@ -134,11 +147,16 @@ Result<void> note_streamed(int directory, uint64_t sequence) {
                                           : image_io_error("write", kStreamed, n < 0 ? n : -ENOSPC);
 }
 
-Result<ScopedFd> make_temporary(int directory, const JobName& name) {
+Result<ScopedFd> make_temporary(int directory, const JobName& name, ScopedFd* lock) {
   const long made = sys::call(__NR_mkdirat, directory, name.temporary, 0700L);
   if (sys::failed(made)) return image_io_error("create", name.temporary, made);
   ScopedFd fd = open_directory(directory, name.temporary);
-  if (!fd.valid()) return image_io_error("open", name.temporary, -ENOENT);
+  if (lock != nullptr) {
+    *lock = open_directory(directory, name.temporary);
+    if (lock->valid()) sys::call(__NR_flock, lock->get(), static_cast<long>(LOCK_EX));
+  }
+  if (!fd.valid() || (lock != nullptr && !lock->valid()))
+    return image_io_error("open", name.temporary, -ENOENT);
   sys::call(__NR_fchmod, fd.get(), 0700L);  // the umask may have taken bits away
   return fd;
 }
@@ -192,11 +210,17 @@ uint32_t remove_dead_jobs(int directory) {
   uint32_t removed = 0;
   scan_directory(directory, [&](std::string_view name) {
     ParsedJobName parsed;
-    if (!parse_job_name(name, &parsed) || !parsed.temporary) return;
-    remove_job_directory(directory, name.data());
-    ++removed;
+    if (parse_job_name(name, &parsed) && parsed.temporary && remove_dead_job(directory, name.data()))
+      ++removed;
   });
   return removed;
+}
+
+bool remove_dead_job(int directory, const char* temporary) {
+  const ScopedFd one = open_directory(directory, temporary);
+  if (one.valid() && is_locked_by_others(one.get(), LOCK_EX)) return false;
+  remove_job_directory(directory, temporary);
+  return true;
 }
 
 Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key) {

@@ -7,7 +7,7 @@ import unittest
 
 from hosts_support import DAMAGED, IO, NOT_FOUND, NUMBERS, UNAVAILABLE, WRITES, CKPT, KeptHosts, clean, wait_for
 
-POINTS = ("exchange.begun", "exchange.listens", "exchange.told", "exchange.batch", "exchange.checks", "exchange.named")
+POINTS = ("exchange.begun", "exchange.listens", "exchange.told", "exchange.batch", "exchange.checks", "exchange.half", "exchange.named")
 
 
 class Redundancy(KeptHosts):
@@ -260,7 +260,7 @@ class Redundancy(KeptHosts):
         for point in POINTS:
             for who in ("exchange", "keeper", "agent"):
                 for at in ((1, "h2"), (0, "h1")):
-                    if at[0] == 0 and point in ("exchange.checks", "exchange.named"):
+                    if at[0] == 0 and point in ("exchange.checks", "exchange.half", "exchange.named"):
                         continue  # who gives blocks makes no file
                     with self.subTest(point=point, who=who, at=at), self.hosts_anew():
                         self.die_while_computing(point, who, *at)

@@ -62,21 +62,27 @@ class Words : public ::testing::Test {
     EXPECT_EQ(pread(to.get(), words.data(), words.size(), 100), static_cast<ssize_t>(words.size()));
     return words;
   }
-  Result<void> write(const Bytes& words, const ScopedFd& to, uint64_t bytes) {
-    const auto read = [&words](uint64_t at, std::span<std::byte> part) -> Result<void> {
+  static ReadWords reading(const Bytes& words) {
+    return [&words](uint64_t at, std::span<std::byte> part) -> Result<void> {
       memcpy(part.data(), words.data() + at, part.size());
       return {};
     };
-    return write_from_words(words.size(), read, to.get(), bytes, [this](const std::string& name) {
+  }
+  OpenSource opening() {
+    return [this](const std::string& name) {
       const size_t n = name.size() == 3 && name.starts_with("a/") ? static_cast<size_t>(name[2] - '0') : 9;
       return n < sources_.size() ? fcntl(sources_[n].get(), F_DUPFD_CLOEXEC, 3) : -1;
-    });
+    };
+  }
+  Result<void> write(const Bytes& words, const ScopedFd& to, uint64_t bytes) {
+    return write_from_words(words.size(), reading(words), to.get(), bytes, opening());
   }
   void comes_back(const Bytes& now, const Bytes& words) {
     const ScopedFd to(memfd_create("again", MFD_CLOEXEC));
     const auto done = write(words, to, now.size());
     ASSERT_TRUE(done.ok()) << done.error().message();
     EXPECT_TRUE(bytes_of(to, now.size()) == now);
+    EXPECT_EQ(*checksum_of(to.get()), stats_.sum);
   }
 
   std::mt19937_64 random_{5};

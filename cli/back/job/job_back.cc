@@ -415,8 +415,12 @@ Result<Answer> back_job(const JobBackOptions& options) {
   if (!manifest.ok()) return manifest.error();
   if (options.others == nullptr) CKPT_TRY(check_one_host(options.directory));
   CKPT_TRY(check_outside(*manifest));
-  auto lock = lock_directory(options.directory, options.limits.answer_ns);
-  if (!lock.ok()) return lock.error();
+  ScopedFd lock;
+  if (options.others == nullptr) {  // else no other checkpoint of the job is taken: its head leads this
+    auto locked = lock_directory(options.directory, options.limits.answer_ns);
+    if (!locked.ok()) return locked.error();
+    lock = std::move(*locked);
+  }
   for (int attempt = 1;; ++attempt) {
     bool again = false;
     auto answer = JobBack(options, *manifest).run(again);

@@ -55,7 +55,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
         } else if (of_exchange && what == "failed" && !heard(i)) {
           failed[i] = true;
           --left;
-          hosts[i].no_room = m.value("errno", 0) == ENOSPC;
+          hosts[i].no_room = m.value("errno", 0) == ENOSPC || m.value("errno", 0) == EEXIST;
           const auto code = static_cast<ExitCode>(m.value("code", 70));
           const Error said = make_error(code, m.value("errno", 0), "{}: {}", hosts[i].where,
                                         m.value("text", "").substr(0, 240));
@@ -229,6 +229,7 @@ Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, con
                         {"scheme", text},
                         {"checks_on", checks_on},
                         {"lost", lost},
+                        {"job", manifest.job},
                         {"record", manifest.redundancy["parts"]}},
                        manifest.parts, lengths, nullptr, meanwhile);
   for (size_t i = 0; i < lost.size(); ++i) {

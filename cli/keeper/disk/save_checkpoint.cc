@@ -151,7 +151,7 @@ Result<uint64_t> save_job(const std::string& from, const std::string& name, int 
                    "it is saved again later");
   job::remove_dead_jobs(to);
   const job::JobName names = job::compose_job_name(parsed.comm, parsed.sequence);
-  auto temporary = job::make_temporary(to, names);
+  auto temporary = job::make_temporary(to, names, nullptr);
   if (!temporary.ok()) return temporary.error();
   const auto undo = [&](const Error& error) {
     job::remove_job_directory(to, static_cast<const char*>(names.temporary));

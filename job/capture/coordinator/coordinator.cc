@@ -45,9 +45,10 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   name_ = compose_job_name(comm, *sequence);
   CKPT_TRY(listen());
   for (const Listed& m : members) CKPT_TRY(add(m));
-  auto temporary = make_temporary(directory_, name_);
+  auto temporary = make_temporary(directory_, name_, &lock_);
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
+  if (over_hosts) unlock(directory_);
   fill_place(place, temporary_.get(), directory_name_, name_.text, name_.temporary, this_process.pid,
              *sequence);
   place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to
@@ -251,6 +252,7 @@ void Coordinator::in_writing_child() {
   // The list of members is not in the child's memory.
   sys::call(__NR_close_range, kFirstSocket, ~0u, 0L);
   listener_.reset();
+  lock_.reset();  // of this process, which may end before the child does
 }
 
 Coordinator::~Coordinator() {

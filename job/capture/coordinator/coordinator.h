@@ -141,7 +141,7 @@ class Coordinator final : public Session {
   uint32_t round_ = 0;  // of plug-ins that prepare
   bool rounds_over_ = false;
   uint64_t cookie_ = 0;
-  ScopedFd listener_, temporary_;
+  ScopedFd listener_, temporary_, lock_;
   JobName name_;
   ImageCommand command_;  // of CKPT_TO
   ScopedFd turn_,
