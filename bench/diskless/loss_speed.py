@@ -2,7 +2,7 @@
 """A job over hosts whose images are in keepers' memory: what a checkpoint costs, full and with 1 % written, and how long it takes until the
 job goes on when hosts fall silent: in place, their parts computed from the memory of the others.
 
-usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--empty 0] [--redundancy parity] [--differences words] [--lose 1] [--rounds 5]   root; hosts are namespaces
+usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--empty 0] [--redundancy parity] [--differences words] [--increments 64] [--lose 1] [--rounds 5]   root; hosts are namespaces
 
 --empty: so many of the hosts run nothing of the program, and hold checks. CPU: of all processes of all hosts, the program among them, and of the head.
 
@@ -62,6 +62,8 @@ class Job:
                  "--recover", "--spare", ",".join(self.spares), "--host-silence", "5s"]
         if o.redundancy != "none":
             words += ["--redundancy", o.redundancy, "--differences", o.differences, "--memory", f"{max(o.mib * 6, 256)}M"]
+        if o.increments is not None:
+            words += ["--increments", o.increments]
         self.head = subprocess.Popen([*words, "--", "sh", "-c", f"{others}{hold}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.said = []
@@ -150,7 +152,8 @@ def main():
     parser.add_argument("--empty", type=int, default=0)
     parser.add_argument("--together", type=int, default=1, help="pages that are written lie side by side; each run of 64 KiB that has one is in the increment")
     parser.add_argument("--redundancy", default="parity")
-    parser.add_argument("--differences", default="words", help="what travels of an increment: words that differ, or none: all of it")
+    parser.add_argument("--differences", default="words", help="what travels of an increment: words that differ, or none: all of it; all: what differs of full images too")
+    parser.add_argument("--increments", help="between full checkpoints; 0: all are full")
     parser.add_argument("--lose", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     o = parser.parse_args()

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 NAMES = {"nbody": "NBODY", "mat": "MAT", "pstswm": "PSTSWM", "cell": "CELL", "pcg": "PCG"}
 # As many as there are variants, and no fewer: zip() would leave the last ones out.
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777", "#000000", "#f0e442", "#7b3294", "#a6611a", "#018571"]
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777", "#000000", "#f0e442", "#7b3294", "#a6611a", "#018571", "#80b1d3"]
 
 
 def of(rows, **wanted):

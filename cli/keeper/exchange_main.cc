@@ -175,6 +175,11 @@ class Work {
     return files;
   }
   keeper::PartWords words() const { return {words_.get(), kChecksHead}; }
+  // Its name in this keeper.
+  std::string ground() const {
+    const std::string part = plan_.value("ground", "");
+    return part.substr(part.rfind('/') + 1);
+  }
 
   Result<void> begin_words() {
     words_ = open_nameless(part_.directory.get());
@@ -204,7 +209,7 @@ class Work {
     if (!stream.ok()) return stream.error();
     if (plan_.value("words", true)) {
       std::vector<keeper::PartFile> made;
-      if (begin_words().ok()) made = make_part_words(part_, *stream, words());
+      if (begin_words().ok()) made = make_part_words(part_, *stream, words(), ground());
       if (!made.empty() && has_room_for(*stream, made)) {
         CKPT_TRY(stream->set_words(made, words()));
       } else {

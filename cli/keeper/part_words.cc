@@ -38,17 +38,21 @@ struct Below {
   ImageChain chain;
 };
 
-// Nothing: there is nothing to compare it with.
-std::optional<Below> open_below(const PartInKeeper& part, const std::string& name) {
+// ground: the part of an older checkpoint, for images that are increments to none. Nothing: there is nothing
+// to compare it with.
+std::optional<Below> open_below(const PartInKeeper& part, const std::string& name,
+                                const std::string& ground) {
   if (!name.ends_with(".ckpt")) return {};
   auto image = ImageReader::open(part.path() + "/" + name, ImageParts::kMemory);
-  if (!image.ok() || image->brief().parent.sequence == 0 || !image->stored_plainly()) return {};
+  if (!image.ok() || !image->stored_plainly()) return {};
   const ParentImage& parent = image->brief().parent;
-  auto chain = ImageChain::open(part.path() + "/" + parent.name);
+  const bool full = parent.sequence == 0;
+  if (full && ground.empty()) return {};
+  auto chain = ImageChain::open(part.path() + "/" + (full ? "../" + ground + "/" + name : parent.name));
   if (!chain.ok()) return {};
   const ImageBrief& brief = chain->brief();
   if (memcmp(brief.run_id, image->brief().run_id, sizeof(brief.run_id)) != 0 ||
-      brief.sequence != parent.sequence || brief.meta_checksum != parent.state)
+      (!full && (brief.sequence != parent.sequence || brief.meta_checksum != parent.state)))
     return {};
   for (size_t i = 0; i < chain->size(); ++i) {
     if (!chain->image(i).stored_plainly() || !is_place_in_keeper(place_in_keeper(chain->image(i).path())))
@@ -131,12 +135,12 @@ std::string words_of_part(const std::string& part) {
 }
 
 std::vector<keeper::PartFile> make_part_words(const PartInKeeper& part, const keeper::PartStream& stream,
-                                              keeper::PartWords words) {
+                                              keeper::PartWords words, const std::string& ground) {
   std::vector<keeper::PartFile> made;
   for (size_t i = 0; i < stream.files().size(); ++i) {
     keeper::PartFile file = stream.files()[i];
     if (file.bytes < kLeast) continue;
-    const auto below = open_below(part, file.name);
+    const auto below = open_below(part, file.name, ground);
     if (!below) continue;
     auto bytes = write_words_of(*below, file.bytes, words, &file.sum);
     if (!bytes.ok()) return {};

@@ -245,7 +245,8 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
   run.mpi = mpi_variables();
   run.settings.erase("CKPT_EVERY");
   run.settings.erase("CKPT_MTBF");
-  run.words = o.differences == "words";
+  run.words = o.differences != "none";
+  run.words_of_full = o.differences == "all";
   if (!o.spares.empty()) {
     auto spares = split_hosts(o.spares, false);
     if (!spares.ok()) return report(spares.error());
@@ -432,9 +433,9 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
       ->option_text("HOSTS");
   command
       ->add_option("--differences", hosts->differences,
-                   "redundancy of increments is over the words that differ, where that is less: words, or "
-                   "none (default: words)")
-      ->check(CLI::IsMember({"words", "none"}))
+                   "redundancy is over the words that differ, where that is less: words (of increments), all "
+                   "(of full images too), or none (default: words)")
+      ->check(CLI::IsMember({"words", "all", "none"}))
       ->option_text("KIND");
   command->add_flag("--recover", hosts->recover,
                     "when one of these hosts dies the job goes on from its newest checkpoint");

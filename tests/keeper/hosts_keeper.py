@@ -142,6 +142,43 @@ class Redundancy(KeptHosts):
         self.lose_keeper("h4")
         self.check_end(self.bring_back("h1,h2,h3,h4", "third"), "third")
 
+    def test_full_images_are_compared_too(self):
+        """Each is complete in its keeper; what travels is what differs from the first. What is lost comes back from the first and that."""
+        job = self.run_kept("--redundancy", "parity", "--increments", "0", "--differences", "all", idle=WRITES)
+        for _ in range(3):
+            self.now(job.pid)
+        wait_for("older ones go", lambda: len(glob.glob(self.images + "/*.hosts")) == 2)
+        records = []
+        for path in sorted(glob.glob(self.images + "/*.hosts")):
+            with open(path, encoding="utf-8") as f:
+                records.append(json.load(f))
+        self.assertEqual([one["redundancy"]["needs"] for one in records], [[], [records[0]["id"]]])
+        ground, newest = (one["redundancy"]["parts"][2] for one in records)
+        self.assertEqual(sum(f[6] for f in ground["files"]), 0)
+        # Full: the program's memory is in it.
+        self.assertGreater(newest["held"], 3 << 20)
+        self.assertLess(newest["bytes"], newest["held"] / 2, newest)
+        self.end_job(job)
+        self.lose_keeper("h3")
+        again = self.bring_back(self.on, "again")
+        self.running("h3", "/usr/bin/python3")
+        self.leads(again.pid)
+        # The first of this life travels whole, and the one before it goes with the next.
+        for count in (1, 2, 2):
+            self.now(again.pid)
+            wait_for("older ones go", lambda c=count: len(glob.glob(self.images + "/*.hosts")) == c)
+        self.end_job(again)
+        self.lose_keeper("h2")
+        # The ground is damaged: nothing is computed from it.
+        pid = self.keeper_pid("h1")
+        [ground, *_] = sorted(self.hosts.run("h1", "sh", "-c", f"ls /proc/{pid}/fd/*/*.checks").stdout.split(), key=os.path.basename)
+        byte = self.hosts.run("h1", "sh", "-c", f"dd if={ground} bs=1 skip=5000 count=1 | tee {self.dir}/byte | od -An -tx1").stdout
+        self.assertNotEqual(byte, "")
+        self.hosts.run("h1", "sh", "-c", f"printf x | dd of={ground} bs=1 seek=5000 conv=notrunc", check=True)
+        self.refused(DAMAGED, [".checks", "is not what this checkpoint has there"], self.on)
+        self.hosts.run("h1", "sh", "-c", f"dd if={self.dir}/byte of={ground} bs=1 seek=5000 conv=notrunc", check=True)
+        self.check_end(self.bring_back(self.on, "third"), "third")
+
     def test_a_needed_checkpoint_is_damaged(self):
         """The newest is an increment: its full one is refused by its sum before anything is computed from it."""
         job = self.run_kept("--redundancy", "parity")
@@ -212,6 +249,16 @@ class Redundancy(KeptHosts):
                     with self.subTest(point=point, who=who, victims=victims), self.hosts_anew():
                         self.die_at(point, who, victims)
 
+    @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
+    def test_who_dies_while_full_images_are_compared(self):
+        """The same, with a checkpoint that has a ground."""
+        for point in POINTS:
+            if point == "exchange.batch":
+                continue  # words that differ are one batch
+            for who in ("exchange", "keeper", "host"):
+                with self.subTest(point=point, who=who), self.hosts_anew():
+                    self.die_at(point, who, ("h2",), "--increments", "0", "--differences", "all")
+
     def kill(self, who, host):
         if who == "host":
             self.hosts.crash(host)
@@ -221,10 +268,10 @@ class Redundancy(KeptHosts):
         for pid in [keeper] if who == "keeper" else [pid for pid in pids if pid != keeper]:
             self.hosts.run(host, "kill", "-9", str(pid))
 
-    def die_at(self, point, who, victims):
+    def die_at(self, point, who, victims, *options):
         self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2=stop")  # of the second checkpoint
         more = ("--differences", "none") if point == "exchange.batch" else ()  # words that differ are one batch
-        job = self.run_kept("--redundancy", "parity" if len(victims) == 1 else "rs:1+2", *more)
+        job = self.run_kept("--redundancy", "parity" if len(victims) == 1 else "rs:1+2", *more, *options)
         self.head = ()
         self.now(job.pid)
         before = {h: self.held(h) for h in ("h1", "h2", "h3")}

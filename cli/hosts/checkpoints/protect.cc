@@ -89,8 +89,8 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
 // From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port"
 // lines.
 Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<HostsManifest::Part>& parts,
-                                   std::vector<uint64_t> lengths, std::vector<Json>* heard,
-                                   const Meanwhile& meanwhile) {
+                                   const std::vector<std::string>& ground, std::vector<uint64_t> lengths,
+                                   std::vector<Json>* heard, const Meanwhile& meanwhile) {
   const uint64_t id = plan.at("id");
   plan["secret"] = cluster::hex_of(cluster::make_secret());
   plan["connect"] = cluster::hex_of(cluster::make_secret());  // a name: no two are the same
@@ -100,6 +100,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!record.empty()) plan["record"] = record[i];
     plan["self"] = i;
+    if (ground.size() == parts.size()) plan["ground"] = ground[i];
     plan["part"] = parts[i].directory;
     crew.tell(static_cast<int>(i), {{"say", "exchange"}, {"plan", plan}});
   }
@@ -171,7 +172,7 @@ Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManif
   std::vector<Json> heard;
   const Json plan{
       {"id", id}, {"scheme", wanted.scheme}, {"checks_on", wanted.checks_on}, {"words", wanted.words}};
-  auto done = exchange(crew, plan, parts, {}, &heard, meanwhile);
+  auto done = exchange(crew, plan, parts, wanted.ground, {}, &heard, meanwhile);
   if (!done.ok()) return done.error();
   Json redundancy{{"scheme", wanted.scheme}, {"checks_on", wanted.checks_on}, {"parts", Json::array()}};
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -182,6 +183,17 @@ Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManif
                                    {"checks", (*done)[i].value("checks", "")}});
   }
   return redundancy;
+}
+
+Protected how_protected(const Json& redundancy) {
+  Protected all;
+  for (const Json& part : redundancy.value("parts", Json::array())) {
+    all.images += part.value("held", part.value("bytes", uint64_t{0}));
+    all.stream += part.value("bytes", uint64_t{0});
+    for (const Json& file : part.value("files", Json::array()))
+      all.by_differences = all.by_differences || (file.size() >= 8 && file.at(6) != 0);
+  }
+  return all;
 }
 
 Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, const Meanwhile& meanwhile) {
@@ -231,7 +243,7 @@ Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, con
                         {"lost", lost},
                         {"job", manifest.job},
                         {"record", manifest.redundancy["parts"]}},
-                       manifest.parts, lengths, nullptr, meanwhile);
+                       manifest.parts, {}, lengths, nullptr, meanwhile);
   for (size_t i = 0; i < lost.size(); ++i) {
     CrewHost& host = crew.hosts()[i];
     host.no_room = host.no_room && lost[i] && !done.ok();

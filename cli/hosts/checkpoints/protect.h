@@ -24,7 +24,16 @@ struct Redundancy {
   std::string scheme;
   std::vector<unsigned> checks_on;
   bool words = true;
+  std::vector<std::string> ground = {};  // of each part that of an older full checkpoint; empty: none
 };
+
+// Of what protect_parts() has returned: some image is protected by its differences. How long are all images
+// together, and what of them travels?
+struct Protected {
+  bool by_differences = false;
+  uint64_t images = 0, stream = 0;
+};
+Protected how_protected(const Json& redundancy);
 
 // When all parts of checkpoint `id` are complete. Returns what the checkpoint has to remember:
 // HostsManifest::redundancy.

@@ -5,16 +5,13 @@
 #include <algorithm>
 #include <set>
 
+#include "cli/hosts/checkpoints/protect.h"
+
 namespace ckpt::cli {
 
 namespace {
 
-uint64_t bytes_of(const HostsManifest& manifest) {
-  uint64_t bytes = 0;
-  for (const Json& part : manifest.redundancy.value("parts", Json::array()))
-    bytes += part.value("held", part.value("bytes", uint64_t{0}));
-  return bytes;
-}
+uint64_t bytes_of(const HostsManifest& manifest) { return how_protected(manifest.redundancy).images; }
 
 }  // namespace
 
@@ -33,12 +30,28 @@ Records::Record Records::record_of(const HostsManifest& manifest, std::string pa
 }
 
 bool Records::next_is_full() const {
-  return base_.empty() || base_.size() > most_ || more_bytes_ > full_bytes_;
+  return base_.empty() || base_.size() - full_at_ > most_ || more_bytes_ > full_bytes_;
+}
+
+std::vector<std::string> Records::ground() const {
+  const auto it = all_.find(ground_);
+  return it == all_.end() ? std::vector<std::string>() : it->second.parts;
+}
+
+std::vector<uint64_t> Records::needed(bool full, bool compared) const {
+  if (!full) return base_;
+  return compared ? std::vector<uint64_t>{ground_} : std::vector<uint64_t>();
 }
 
 void Records::counts(const HostsManifest& manifest, bool full) {
   if (full) {
-    base_.clear();
+    base_ = needed_by(manifest);
+    full_at_ = base_.size();
+    const Protected how = how_protected(manifest.redundancy);
+    if (!how.by_differences)
+      ground_ = manifest.id;
+    else if (how.stream > how.images / 2)
+      ground_ = 0;
     full_bytes_ = bytes_of(manifest);
     more_bytes_ = 0;
   } else {

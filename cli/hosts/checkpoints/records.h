@@ -28,8 +28,11 @@ class Records {
   bool next_is_full() const;
   // After a checkpoint that failed the hosts' images are full by themselves.
   void failed() { base_.clear(); }
-  // The checkpoints, by id, oldest first, that the next one needs.
-  std::vector<uint64_t> needed(bool full) const { return full ? std::vector<uint64_t>() : base_; }
+  // Of each part that of the last full checkpoint that travelled whole: with its images those of a full one
+  // may be compared. Empty: there is none, or the last one was too little like it.
+  std::vector<std::string> ground() const;
+  // The checkpoints, by id, oldest first, that the next one needs. compared: with the ground, if it is full.
+  std::vector<uint64_t> needed(bool full, bool compared) const;
   // The checkpoint of `manifest` has its .hosts file.
   void counts(const HostsManifest& manifest, bool full);
   // Removes .hosts files. Returns of each part its directories that stay, by the part's number; nothing: all
@@ -48,7 +51,9 @@ class Records {
   const int keep_;
   const uint32_t most_;
   std::map<uint64_t, Record> all_;
-  std::vector<uint64_t> base_;  // a full one, and the increments to it
+  uint64_t ground_ = 0;         // a full one that was compared with no other; 0: the next one is to be such
+  std::vector<uint64_t> base_;  // what the newest full one needs, that one, and the increments to it
+  size_t full_at_ = 0;          // its place there
   uint64_t full_bytes_ = 0, more_bytes_ = 0;
 };
 

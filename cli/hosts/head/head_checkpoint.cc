@@ -159,11 +159,12 @@ Result<void> Head::record(uint64_t id) {
   m.run = remembered(run_);
   m.run["saves"] = saves_.noted(id);
   if (!run_.redundancy.empty()) {
-    auto redundancy = protect_parts(crew_, id, m.parts, {run_.redundancy, run_.checks_on, run_.words},
-                                    [this, id] { return meanwhile(id); });
+    Redundancy wanted{run_.redundancy, run_.checks_on, run_.words};
+    if (run_.words_of_full && full_) wanted.ground = records_.ground();
+    auto redundancy = protect_parts(crew_, id, m.parts, wanted, [this, id] { return meanwhile(id); });
     if (!redundancy.ok()) return redundancy.error();
     m.redundancy = std::move(*redundancy);
-    m.redundancy["needs"] = records_.needed(full_);
+    m.redundancy["needs"] = records_.needed(full_, how_protected(m.redundancy).by_differences);
   }
   if (run_.keeper_bytes != 0) m.redundancy["memory"] = run_.keeper_bytes;
   CKPT_TRY(write_hosts_manifest(directory_, m));

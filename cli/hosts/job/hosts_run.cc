@@ -91,6 +91,7 @@ Json remembered(const HostsRun& run) {
           {"redundancy", run.redundancy},
           {"checks_on", run.checks_on},
           {"words", run.words},
+          {"words_of_full", run.words_of_full},
           {"silence_ms", run.silence_ms},
           {"disk_every", run.disk_every},
           {"key_file", key != run.settings.end() ? key->second : ""}};
@@ -107,6 +108,7 @@ void remember(const Json& remembered, HostsRun& run) {
   run.redundancy = remembered.value("redundancy", run.redundancy);
   run.checks_on = remembered.value("checks_on", run.checks_on);
   run.words = remembered.value("words", run.words);
+  run.words_of_full = remembered.value("words_of_full", run.words_of_full);
   run.disk_every = remembered.value("disk_every", run.disk_every);
   run.silence_ms = remembered.value("silence_ms", run.silence_ms);
   if (const std::string key = remembered.value("key_file", ""); !key.empty())

@@ -47,6 +47,7 @@ struct HostsRun {
   std::vector<std::string> restart_words = {};         // options of ckpt-restart for each part
   std::vector<unsigned> checks_on = {};  // parts, by number, whose hosts have the checks; empty: all
   bool words = true;                     // redundancy is over words that differ, where that is less
+  bool words_of_full = false;            // of full images too
 };
 
 // --checks-on: "h5,h6" of these hosts, or how many of the last ones. As many as there are checks.
