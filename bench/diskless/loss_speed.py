@@ -2,7 +2,7 @@
 """A job over hosts whose images are in keepers' memory: what a checkpoint costs, full and with 1 % written, and how long it takes until the
 job goes on when hosts fall silent: in place, their parts computed from the memory of the others.
 
-usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--empty 0] [--redundancy parity] [--differences words] [--increments 64] [--lose 1] [--rounds 5]   root; hosts are namespaces
+usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--empty 0] [--redundancy parity] [--differences words] [--increments 64] [--checks-on h5] [--rate 100mbit] [--lose 1] [--rounds 5]   root; hosts are namespaces
 
 --empty: so many of the hosts run nothing of the program, and hold checks. CPU: of all processes of all hosts, the program among them, and of the head.
 
@@ -64,6 +64,8 @@ class Job:
             words += ["--redundancy", o.redundancy, "--differences", o.differences, "--memory", f"{max(o.mib * 6, 256)}M"]
         if o.increments is not None:
             words += ["--increments", o.increments]
+        if o.checks_on:
+            words += ["--checks-on", o.checks_on]
         self.head = subprocess.Popen([*words, "--", "sh", "-c", f"{others}{hold}"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         self.said = []
@@ -128,6 +130,14 @@ class Job:
             parts = json.load(f).get("redundancy", {}).get("parts", [])
         return sum(part["bytes"] for part in parts) / 2**20
 
+    def traffic(self):
+        """Bytes that each host has received, and has sent."""
+        lines = []
+        for name in self.names:
+            with open(f"/proc/{self.hosts.pids[name]}/net/dev", encoding="ascii") as f:
+                lines.append(f.read().split("eth0:")[1].split())
+        return [int(line[0]) for line in lines], [int(line[8]) for line in lines]
+
     def lose(self):
         """Milliseconds from the word that hosts are gone to the word that the job goes on, and for which its processes stood."""
         for name in self.names[1:1 + self.o.lose]:
@@ -154,6 +164,8 @@ def main():
     parser.add_argument("--redundancy", default="parity")
     parser.add_argument("--differences", default="words", help="what travels of an increment: words that differ, or none: all of it; all: what differs of full images too")
     parser.add_argument("--increments", help="between full checkpoints; 0: all are full")
+    parser.add_argument("--checks-on", help="hosts that the checks are on, alone")
+    parser.add_argument("--rate", help="of each host's network interface, for tc: 100mbit")
     parser.add_argument("--lose", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     o = parser.parse_args()
@@ -163,10 +175,14 @@ def main():
             own = f"{hosts.base}/keeper-{name}"
             os.makedirs(own, 0o700)
             hosts.run(name, "mount", "--bind", own, "/tmp/ckpt-keeper-0", check=True)
+            if o.rate:
+                hosts.shape(name, o.rate)
         job = Job(o, hosts)
         try:
             job.until_touched()
+            before = job.traffic()
             full = job.now()
+            traffic = [max(now - then for now, then in zip(*pair)) / 2**20 for pair in zip(job.traffic(), before)]
             some = []
             for _ in range(o.rounds):
                 job.write_some()
@@ -175,6 +191,7 @@ def main():
             took, recovered = job.lose() if o.lose else (0, "")
         finally:
             job.close()
+    print(f"full: a host received {traffic[0]:.0f} MiB at most, and sent {traffic[1]:.0f}")
     print("| hosts x MiB, redundancy | full: until it counts, stood, CPU, ms; MiB | 1 % written: the same | lost | until the job goes on, ms | its processes stood |")
     print("| --- | --- | --- | --- | --- | --- |")
     number = f"{o.hosts - o.empty}+{o.empty}" if o.empty else o.hosts

@@ -74,7 +74,7 @@ class Study:
         os.makedirs(own, 0o700, exist_ok=True)
         self.hosts.run(name, "mount", "--bind", own, "/tmp/ckpt-keeper-0", check=True)
         if self.rate:
-            self.hosts.run(name, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", self.rate, "burst", "512kb", "latency", "50ms", check=True)
+            self.hosts.shape(name, self.rate)
 
     def sent(self, names):
         total = 0

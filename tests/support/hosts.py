@@ -160,6 +160,12 @@ class Hosts:
         """The beginning of a command line that runs on that host."""
         return ["nsenter", "-t", str(self.pids[name]), "-m", "-u", "-i", "-n", "-p", "--"]
 
+    def shape(self, name, rate):
+        """What the host sends, and what it receives, as `tc` says rates: 1gbit."""
+        words = ("root", "tbf", "rate", rate, "burst", "512kb", "latency", "50ms")
+        self.run(name, "tc", "qdisc", "add", "dev", "eth0", *words, check=True)
+        run("tc", "qdisc", "add", "dev", f"{self.bridge}.{self.names.index(name)}", *words)
+
     def run(self, name, *words, **more):
         return subprocess.run(self.enter(name) + list(words), capture_output=True, text=True, **more)
 
