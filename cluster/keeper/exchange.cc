@@ -42,6 +42,20 @@ uint64_t Exchange::bytes_of(unsigned role, uint64_t stripe) const {
   return plan_.lengths[host] <= at ? 0 : std::min(kStripeBlock, plan_.lengths[host] - at);
 }
 
+// Who gets what the host of this role sends while checks are made.
+unsigned Exchange::next_of(unsigned role, uint64_t stripe) const {
+  if (striping_->fans_in(stripe) && role + 1 < striping_->data()) return striping_->host_of(role + 1, stripe);
+  return striping_->encoder_of(stripe);
+}
+
+// That: the block, or the sum of those of all roles up to this one.
+uint64_t Exchange::bytes_to_send(unsigned role, uint64_t stripe) const {
+  uint64_t bytes = bytes_of(role, stripe);
+  for (unsigned before = 0; striping_->fans_in(stripe) && before < role; ++before)
+    bytes = std::max(bytes, bytes_of(before, stripe));
+  return bytes;
+}
+
 // Of the stripe's blocks; so long are its checks.
 uint64_t Exchange::longest_of(uint64_t stripe) const {
   uint64_t longest = 0;
@@ -62,14 +76,15 @@ bool Exchange::take(unsigned host, const MessageHead& head, Block block, size_t 
     if (head.kind == kBegun) return bytes == 0;
     if (head.kind == kFinished) return bytes == 0 && head.stripe == finished_[host] && head.stripe <= batch;
     if (head.kind != kBlock || head.stripe >= stripes_ || head.role >= plan_.hosts ||
-        head.stripe < batch * batch_stripes_ || head.stripe >= (batch + 2) * batch_stripes_ || bytes == 0 ||
-        bytes != bytes_of(head.role, head.stripe))
+        head.stripe < batch * batch_stripes_ || head.stripe >= (batch + 2) * batch_stripes_ || bytes == 0)
       return false;
     const unsigned owner = striping_->host_of(head.role, head.stripe);
-    const unsigned encoder = striping_->encoder_of(head.stripe);
-    if (!plan_.lost.empty()) return owner == host && is_lost(plan_.self);
-    return head.role < striping_->data() ? owner == host && encoder == plan_.self
-                                         : encoder == host && owner == plan_.self;
+    const uint64_t whole = bytes_of(head.role, head.stripe);
+    if (!plan_.lost.empty()) return owner == host && is_lost(plan_.self) && bytes == whole;
+    if (head.role >= striping_->data())
+      return striping_->encoder_of(head.stripe) == host && owner == plan_.self && bytes == whole;
+    return owner == host && next_of(head.role, head.stripe) == plan_.self &&
+           bytes == bytes_to_send(head.role, head.stripe);
   };
   bool wanted = asked_for();
   if (wanted && head.kind == kBegun) {
@@ -198,16 +213,28 @@ Result<void> Exchange::begin_checks() {
   return {};
 }
 
-// The block is read to the room in which it is encrypted.
+// The block is read to the room in which it is encrypted. What others have added up before it is waited for:
+// they wait for nothing of this host.
 Result<void> Exchange::send_for_encoding(uint64_t stripe) {
   const unsigned role = striping_->role_of(plan_.self, stripe);
-  const uint64_t bytes = bytes_of(role, stripe);
-  if (role >= striping_->data() || bytes == 0) return {};
-  const unsigned encoder = striping_->encoder_of(stripe);
-  const std::span<std::byte> room = mesh_.compose(encoder, head(kBlock, role, stripe), bytes);
-  CKPT_TRY(read_own(stripe, room));
-  stream_sum_.add(room);
-  return sent(encoder);
+  if (role >= striping_->data()) return {};
+  const uint64_t bytes = bytes_to_send(role, stripe);
+  if (bytes == 0) return {};
+  const uint64_t before = striping_->fans_in(stripe) && role > 0 ? bytes_to_send(role - 1, stripe) : 0;
+  Block sum;
+  if (before != 0) {
+    auto block = await(stripe, role - 1);
+    if (!block.ok()) return block.error();
+    sum = std::move(*block);
+  }
+  const unsigned next = next_of(role, stripe);
+  const std::span<std::byte> room = mesh_.compose(next, head(kBlock, role, stripe), bytes);
+  const std::span<std::byte> own = room.first(bytes_of(role, stripe));
+  CKPT_TRY(read_own(stripe, own));
+  stream_sum_.add(own);
+  if (own.size() < bytes) memset(own.data() + own.size(), 0, bytes - own.size());
+  if (before != 0) redundancy::xor_into(room.data(), sum.bytes(), before);
+  return sent(next);
 }
 
 Result<void> Exchange::send_for_rebuilding(uint64_t stripe) {
@@ -234,6 +261,13 @@ Result<void> Exchange::send_blocks(uint64_t first, uint64_t end) {
 Result<Block> Exchange::encode_stripe(uint64_t stripe) {
   const unsigned data = striping_->data();
   const uint64_t longest = longest_of(stripe);
+  if (striping_->fans_in(stripe)) {
+    auto sum = await(stripe, data - 1);
+    if (!sum.ok()) return sum.error();
+    const uint64_t bytes = bytes_to_send(data - 1, stripe);
+    memset(sum->bytes() + bytes, 0, longest - bytes);
+    return std::move(*sum);
+  }
   std::vector<Block> all(plan_.hosts);
   std::vector<const std::byte*> from;
   std::vector<std::byte*> to;

@@ -83,6 +83,8 @@ class Exchange final : public MeshListener {
   Result<void> store_block(uint64_t stripe, const Block& block);
   bool is_lost(unsigned host) const { return !plan_.lost.empty() && plan_.lost[host]; }
   uint64_t bytes_of(unsigned role, uint64_t stripe) const;
+  unsigned next_of(unsigned role, uint64_t stripe) const;
+  uint64_t bytes_to_send(unsigned role, uint64_t stripe) const;
   uint64_t longest_of(uint64_t stripe) const;
 
   Mesh& mesh_;

@@ -41,6 +41,7 @@ Striping::Striping(const redundancy::Scheme& scheme, std::span<const uint64_t> l
     : data_(scheme.data),
       hosts_(static_cast<unsigned>(lengths.size())),
       encoders_(holders.empty() ? hosts_ : static_cast<unsigned>(holders.size())),
+      fans_in_(holders.size() == 1 && scheme.kind == redundancy::Kind::kParity),
       fixed_role_(lengths.size(), hosts_),
       fixed_host_(lengths.size()) {
   for (unsigned i = 0; i < holders.size(); ++i) fixed_role_[holders[i]] = data_ + i;

@@ -14,6 +14,7 @@
 // Callers: who plans checks (cli/hosts/checkpoints), `ckpt run`, the exchange.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -56,9 +57,12 @@ class Striping {
     return host_of(stripe < rotating_ ? data_ : data_ + static_cast<unsigned>(stripe % (hosts_ - data_)),
                    stripe);
   }
+  // Its data is added up on the way to the encoder, from role to role.
+  bool fans_in(uint64_t stripe) const { return fans_in_ && stripe >= rotating_; }
   // How many stripes are encoded together: four for each host that makes checks. So what comes to one of them
-  // at a time is bounded by the number of hosts, wherever the checks are.
-  uint64_t in_batch() const { return 4 * encoders_; }
+  // at a time is bounded by the number of hosts, wherever the checks are. Where data is added up on the way
+  // each host gets one block of a stripe, and sums are to be under way between all of them.
+  uint64_t in_batch() const { return fans_in_ ? std::max(4u, data_) : 4 * encoders_; }
   // Of the host's stream, the number of the block in that stripe. Its role there must be below data().
   uint64_t block_of(unsigned host, uint64_t stripe) const;
   // Of the host's checks, the same. Its role must be at least data().
@@ -68,6 +72,7 @@ class Striping {
 
  private:
   unsigned data_, hosts_, encoders_;
+  bool fans_in_;
   uint64_t rotating_ = 0, stripes_ = 0;
   std::vector<unsigned> fixed_role_, fixed_host_;
 };

@@ -84,7 +84,7 @@ TEST(Striping, ABatchIsBoundedByTheHosts) {
     for (uint64_t first = 0; first < s.stripes(); first += s.in_batch()) {
       std::vector<unsigned> blocks(hosts);
       for (uint64_t stripe = first; stripe < first + s.in_batch(); ++stripe)
-        blocks[s.encoder_of(stripe)] += s.data();
+        blocks[s.encoder_of(stripe)] += s.fans_in(stripe) ? 1 : s.data();
       EXPECT_LE(*std::max_element(blocks.begin(), blocks.end()), 4 * s.data()) << scheme << holders.size();
     }
   }
@@ -310,7 +310,9 @@ TEST(Exchange, ChecksAreThoseOfWholeBlocks) {
                                         {"evenodd", 6u, {}},
                                         {"parity:2", 5u, {}},
                                         {"rs:4+2", 6u, {5, 1}},
-                                        {"evenodd", 6u, {0, 4}}}) {
+                                        {"evenodd", 6u, {0, 4}},
+                                        {"parity", 2u, {1}},
+                                        {"parity", 6u, {3}}}) {
     SCOPED_TRACE(scheme);
     Job job(scheme, parts(hosts), holders);
     job.protect();
