@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/agent/call_head.h"
 #include "cli/hosts/agent/host_tables.h"
 #include "cli/hosts/agent/part_check.h"
@@ -20,6 +21,7 @@
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/job/users.h"
 #include "cli/hosts/posts.h"
+#include "cli/keeper/host_keeper.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -246,6 +248,8 @@ void Agent::end_all() {
   end_descendants(warden_.own_processes());
   warden_.end();
   local_.join();
+  exchange_.end();
+  if (stay_ && keeper_part(images_) != 0) give_up_parts(images_, job_, *stay_);
   if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
   // Last: the agent of the same job that comes next waits for it, and writes a table of its own.
   users_.reset();

@@ -61,6 +61,7 @@ class Agent {
   AgentWarden warden_;
   cluster::SealedLink link_;
   std::string address_, job_, directory_, images_, leave_out_;  // images_: where parts go
+  std::optional<std::vector<std::string>> stay_;                // of them, when the job has ended
   ScopedFd on_socket_, users_, restart_;
   pid_t child_ = -1;
   int root_ = -1;  // of restarted processes, the first

@@ -61,6 +61,18 @@ void Records::counts(const HostsManifest& manifest, bool full) {
   all_[manifest.id] = record_of(manifest, hosts_manifest_path(directory_, manifest));
 }
 
+std::vector<std::vector<std::string>> Records::parts(size_t many) const {
+  std::vector<std::vector<std::string>> parts(many);
+  for (const auto& [id, record] : all_) {
+    for (const uint64_t need : record.needs) {
+      if (!all_.contains(need)) return {};
+    }
+    if (record.parts.size() != many) return {};
+    for (size_t i = 0; i < many; ++i) parts[i].push_back(record.parts[i]);
+  }
+  return parts;
+}
+
 std::vector<std::vector<std::string>> Records::give_up_older() {
   std::set<uint64_t> stays;
   int newest = 0;
@@ -80,12 +92,7 @@ std::vector<std::vector<std::string>> Records::give_up_older() {
     unlink(it->second.path.c_str());
     it = all_.erase(it);
   }
-  std::vector<std::vector<std::string>> parts;
-  for (const auto& [id, record] : all_) {
-    parts.resize(std::max(parts.size(), record.parts.size()));
-    for (size_t i = 0; i < record.parts.size(); ++i) parts[i].push_back(record.parts[i]);
-  }
-  return parts;
+  return all_.empty() ? std::vector<std::vector<std::string>>() : parts(all_.begin()->second.parts.size());
 }
 
 }  // namespace ckpt::cli

@@ -35,6 +35,8 @@ class Records {
   std::vector<uint64_t> needed(bool full, bool compared) const;
   // The checkpoint of `manifest` has its .hosts file.
   void counts(const HostsManifest& manifest, bool full);
+  // Of each of so many parts its directories that checkpoints which count have; nothing: not all are known.
+  std::vector<std::vector<std::string>> parts(size_t many) const;
   // Removes .hosts files. Returns of each part its directories that stay, by the part's number; nothing: all
   // stay.
   std::vector<std::vector<std::string>> give_up_older();

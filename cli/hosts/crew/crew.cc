@@ -358,7 +358,11 @@ void Crew::replace(int host, const std::string& where) {
 }
 
 void Crew::dismiss() {
-  tell_all({{"say", "end"}});
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    Json end{{"say", "end"}};
+    if (stay_.size() == hosts_.size()) end["parts"] = stay_[i];
+    tell(static_cast<int>(i), end);
+  }
   // Nobody answers there, and the command that called it may wait for minutes.
   for (const CrewHost& h : hosts_) {
     if (h.gone && h.launch > 0) kill(h.launch, SIGTERM);

@@ -67,6 +67,8 @@ class Crew {
   // head may hear of a host's death later than of its consequences on other hosts. Other messages go to
   // CrewHost::early.
   std::vector<int> find_gone();
+  // Of each host's parts in keepers' memory those that are to stay when it ends. Without this word all do.
+  void leave_parts(std::vector<std::vector<std::string>> parts) { stay_ = std::move(parts); }
   void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
 
  private:
@@ -74,6 +76,7 @@ class Crew {
   void take_in(Admission::Guest guest);
 
   std::vector<CrewHost> hosts_;
+  std::vector<std::vector<std::string>> stay_;
   std::vector<pid_t> left_;  // commands that started agents of hosts that are gone
   std::string launch_;
   const int silence_ms_;

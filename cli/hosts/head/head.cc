@@ -241,8 +241,15 @@ void Head::answer(Json what) {
 
 Watched watch_job(Crew& crew, std::string job, Json table, std::string name, std::string directory,
                   HostsRun run) {
-  return Head(crew, std::move(job), std::move(table), std::move(name), std::move(directory), std::move(run))
-      .watch();
+  Head head(crew, std::move(job), std::move(table), std::move(name), std::move(directory), std::move(run));
+  Watched end = head.watch();
+  head.leave_parts();
+  return end;
+}
+
+// A checkpoint may have failed with the job: agents end its processes, and these give nothing up any more.
+void Head::leave_parts() {
+  if (!run_.redundancy.empty()) crew_.leave_parts(records_.parts(crew_.hosts().size()));
 }
 
 }  // namespace ckpt::cli

@@ -33,6 +33,8 @@ class Head {
  public:
   Head(Crew& crew, std::string job, Json table, std::string name, std::string directory, HostsRun run);
   Watched watch();
+  // Behind it: what agents leave in keepers' memory when they end.
+  void leave_parts();
 
  private:
   // While checks were made: poll() does not tell of a connection that is closed already.
