@@ -2,13 +2,14 @@
 """A job over hosts whose images are in keepers' memory: what a checkpoint costs, full and with 1 % written, and how long it takes until the
 job goes on when hosts fall silent: in place, their parts computed from the memory of the others.
 
-usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--empty 0] [--redundancy parity] [--differences words] [--increments 64] [--checks-on h5] [--rate 100mbit] [--lose 1] [--rounds 5]   root; hosts are namespaces
+usage: loss_speed.py BUILD [--mib 256] [--hosts 5] [--empty 0] [--redundancy parity] [--differences words] [--increments 64] [--checks-on h5] [--rate 100mbit] [--who] [--lose 1] [--rounds 5]   root; hosts are namespaces
 
 --empty: so many of the hosts run nothing of the program, and hold checks. CPU: of all processes of all hosts, the program among them, and of the head.
 
 --redundancy none: the images are files in a directory that all hosts share, for comparison. The host's silence (5 s here) is not counted.
 """
 import argparse
+import collections
 import glob
 import json
 import os
@@ -99,22 +100,39 @@ class Job:
 
     def until_touched(self):
         """Keepers have the machine give them their memory first, once."""
-        before = None
-        while before != (before := self.cpu_ms("ckpt-keeper")):
-            time.sleep(0.3)
+        # By a thread of theirs, which ends.
+        self.until(lambda: sum(kind.endswith(", ckpt-keeper") for _, kind in self.cpu_of_threads()) == len(self.names), "memory that was touched")
 
-    def cpu_ms(self, name=""):
+    def cpu_ms(self):
         spaces, ticks = {os.readlink(f"/proc/{pid}/ns/pid") for pid in self.hosts.pids.values()}, 0
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 if int(pid) == self.head.pid or os.readlink(f"/proc/{pid}/ns/pid") in spaces:
                     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
-                        command, numbers = f.read().rsplit(")", 1)
-                    if command.endswith(name):
-                        ticks += sum(map(int, numbers.split()[11:15]))
+                        numbers = f.read().rsplit(")", 1)[1]
+                    ticks += sum(map(int, numbers.split()[11:15]))
             except OSError:
                 pass  # it has ended: its parent has it
         return ticks * 1e3 / os.sysconf("SC_CLK_TCK")
+
+    def cpu_of_threads(self):
+        """Nanoseconds, by process, thread and what they are."""
+        spaces, threads = {os.readlink(f"/proc/{pid}/ns/pid") for pid in self.hosts.pids.values()}, {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if int(pid) != self.head.pid and os.readlink(f"/proc/{pid}/ns/pid") not in spaces:
+                    continue
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as f:
+                    words = f.read().split("\0")
+                kind = "head" if int(pid) == self.head.pid else " ".join(word.rsplit("/", 1)[-1] for word in words[:2])
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    with open(f"/proc/{pid}/task/{thread}/comm", encoding="utf-8", errors="replace") as f:
+                        name = f.read().strip()
+                    with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as f:
+                        threads[thread, f"{kind}, {name}"] = int(f.read().split()[0])
+            except OSError:
+                pass  # it has ended
+        return threads
 
     def now(self):
         before = self.cpu_ms()
@@ -166,6 +184,7 @@ def main():
     parser.add_argument("--increments", help="between full checkpoints; 0: all are full")
     parser.add_argument("--checks-on", help="hosts that the checks are on, alone")
     parser.add_argument("--rate", help="of each host's network interface, for tc: 100mbit")
+    parser.add_argument("--who", action="store_true", help="whose processor time it is, of a checkpoint of what was written")
     parser.add_argument("--lose", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     o = parser.parse_args()
@@ -184,13 +203,20 @@ def main():
             full = job.now()
             traffic = [max(now - then for now, then in zip(*pair)) / 2**20 for pair in zip(job.traffic(), before)]
             some = []
+            who = collections.Counter()
             for _ in range(o.rounds):
                 job.write_some()
+                before = job.cpu_of_threads()
                 some.append(job.now())
+                for thread, spent in job.cpu_of_threads().items():
+                    who[thread[1]] += spent - before.get(thread, 0)
             durable, stood, cpu, mib = (statistics.median(x) for x in zip(*some))
             took, recovered = job.lose() if o.lose else (0, "")
         finally:
             job.close()
+    if o.who:
+        for kind, spent in who.most_common(20):
+            print(f"{spent / 1e6 / o.rounds:8.2f} ms in a checkpoint of what was written: {kind}")
     print(f"full: a host received {traffic[0]:.0f} MiB at most, and sent {traffic[1]:.0f}")
     print("| hosts x MiB, redundancy | full: until it counts, stood, CPU, ms; MiB | 1 % written: the same | lost | until the job goes on, ms | its processes stood |")
     print("| --- | --- | --- | --- | --- | --- |")
