@@ -166,7 +166,8 @@ Result<void> Coordinator::commit_to_directory() {
 
 // A checkpoint that no restart can use displaces none.
 void Coordinator::prune() {
-  if (report_.why_not_restartable[0] != '\0') return;
+  // Where all stay, as over hosts, every image that is there would be opened for nothing.
+  if (report_.why_not_restartable[0] != '\0' || user_settings().images_to_keep == 0) return;
   ImageKey* key = nullptr;
   if (own_key_file::path()[0] != '\0') {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
