@@ -5,7 +5,7 @@ import os
 import subprocess
 import unittest
 
-from hosts_support import CKPT, IDLE, NUMBERS, ON, KeptHosts, clean, wait_for
+from hosts_support import CKPT, IDLE, NUMBERS, ON, UNAVAILABLE, KeptHosts, clean, wait_for
 
 
 class TwoJobs(KeptHosts):
@@ -44,6 +44,9 @@ class TwoJobs(KeptHosts):
                     for _ in range(2):
                         self.assertEqual(self.now(other.pid)["hosts"], 3)
                     self.assertIsNone(asking.poll())
+                    # It holds no lock of the keeper's directory, and yet nothing that it makes may be taken for old.
+                    gc = self.hosts.run("h2", CKPT, "gc", "--keep", "1", "keeper:main-2")
+                    self.assertEqual(gc.returncode, UNAVAILABLE, gc.stdout + gc.stderr)
                     self.hosts.run("h2", "kill", "-CONT", str(stopped), check=True)
                     _, error = asking.communicate(timeout=240)
                 self.assertEqual(asking.returncode, 0, error + self.said())
