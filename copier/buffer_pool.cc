@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/memory/own_place.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -25,8 +26,7 @@ size_t BufferPool::memory_bytes(size_t bytes, size_t buffer_bytes) {
 
 bool BufferPool::reserve(size_t bytes, size_t buffer_bytes) {
   const size_t total = memory_bytes(bytes, buffer_bytes);
-  long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  const long p = map_own(total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
   if (sys::failed(p)) return false;
   populated_ = 0;
   memory_ = {Addr{static_cast<uint64_t>(p)}, Addr{static_cast<uint64_t>(p) + total}};

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "base/memory/own_place.h"
 #include "base/sys.h"
 #include "base/units.h"
 
@@ -27,11 +28,12 @@ class Arena {
   ~Arena() { release(); }
 
   // capacity in bytes, rounded up to pages. False when the address space limit forbids it. near: an address
-  // at which the kernel is to try first; 0: where it likes.
+  // at which the kernel is to try first; 0: map_own().
   [[nodiscard]] bool reserve(size_t capacity, uint64_t near = 0) {
     capacity = (capacity + kPageSize - 1) & ~(kPageSize - 1);
-    long p = sys::call(__NR_mmap, near, capacity, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+    constexpr int kProtection = PROT_READ | PROT_WRITE, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    const long p = near == 0 ? map_own(capacity, kProtection, kFlags)
+                             : sys::call(__NR_mmap, near, capacity, kProtection, kFlags, -1L, 0L);
     if (sys::failed(p)) return false;
     base_ = reinterpret_cast<std::byte*>(p);
     capacity_ = capacity;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fork_path.h"
+#include "base/memory/own_place.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -100,7 +101,7 @@ AddrRange show_identity(const Identity& identity) {
   *fmt::format_to_n(name, sizeof(name) - 1, "{}{}", kSignName, job_text(identity.id).text).out = '\0';
   const long fd = sys::call(__NR_memfd_create, name, static_cast<long>(MFD_CLOEXEC));
   if (sys::failed(fd)) return {};
-  const long at = sys::call(__NR_mmap, 0L, kPageSize, PROT_NONE, MAP_PRIVATE, fd, 0L);
+  const long at = map_own(kPageSize, PROT_NONE, MAP_PRIVATE, static_cast<int>(fd));
   sys::call(__NR_close, fd);
   if (sys::failed(at)) return {};
   return {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};

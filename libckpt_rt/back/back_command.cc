@@ -9,6 +9,7 @@
 
 #include <climits>
 
+#include "base/memory/own_place.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/core/process/restart_entry.h"
@@ -95,8 +96,7 @@ Error understand(char* text, size_t length) {
 
 Error go_back_by_command(const char* image) {
   const size_t bytes = (sizeof(Command) + kPageSize - 1) & ~(kPageSize - 1);
-  const long p =
-      sys::call(__NR_mmap, 0L, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  const long p = map_own(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
   if (sys::failed(p)) return make_error(ExitCode::kInternal, ENOMEM, "no memory to start ckpt back");
   struct Mapped {
     long at;

@@ -16,6 +16,7 @@
 #include "base/fork_path.h"
 #include "base/large_table.h"
 #include "base/machine/cpu_features.h"
+#include "base/memory/own_place.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/children.h"
@@ -66,7 +67,7 @@ void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
 // No call tells whether mlockall(MCL_FUTURE) is on. A new mapping shows it: locked memory cannot be given
 // back (MADV_DONTNEED), and is there at once unless it is locked on fault.
 int future_locks() {
-  const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  const long page = map_own(kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS);
   if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
   if (sys::failed(page)) return 0;
   int locks = 0;

@@ -6,6 +6,7 @@
 #include <ucontext.h>
 
 #include "base/clock.h"
+#include "base/memory/own_place.h"
 #include "base/protocol/control_protocol.h"
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/directory/log.h"
@@ -174,7 +175,7 @@ void show() {
        .out = '\0';
   const long fd = sys::call(__NR_memfd_create, name, static_cast<long>(MFD_CLOEXEC));
   if (sys::failed(fd)) return;
-  const long at = sys::call(__NR_mmap, 0L, kPageSize, PROT_NONE, MAP_PRIVATE, fd, 0L);
+  const long at = map_own(kPageSize, PROT_NONE, MAP_PRIVATE, static_cast<int>(fd));
   sys::call(__NR_close, fd);
   if (sys::failed(at)) return;
   own_signal.sign = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};

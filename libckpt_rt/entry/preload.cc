@@ -280,7 +280,7 @@ __attribute__((constructor)) void start() {
     addresses::read(job::own_job.identity.directory);
   }
   new_run_id();
-  if (!own_page::reserve(user_settings().dma)) return;
+  if (!own_page::reserve(user_settings().dma, own_page::Where::kNearLibraries)) return;
   seccomp_state.before_program = count_seccomp_filters();
   if (install_signal_handler(own_signal.number) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/memory/own_place.h"
 #include "base/sys.h"
 #include "copier/copier.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -111,8 +112,7 @@ Result<void> prepare() {
   if (window.memory.size() != 0) return {};
   constexpr uint64_t kGates = ((kMostThreads + 1) * kGateBytes + kPageSize - 1) & ~(kPageSize - 1);
   constexpr uint64_t kBytes = kMostThreads * kBlockBytes + kBlockBytes + kGates;
-  const long p = sys::call(__NR_mmap, 0L, kBytes, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  const long p = map_own(kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
   if (sys::failed(p)) {
     return make_error(ExitCode::kUnavailable, static_cast<int>(p),
                       "no address space for the guard; raise the limit (ulimit -v)");

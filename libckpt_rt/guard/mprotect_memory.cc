@@ -23,6 +23,9 @@ Result<void> MprotectMemory::open_stopped(bool ahead, ThreadSlot* thread, Arena&
 long MprotectMemory::add(AddrRange) { return -ENOTSUP; }
 
 Result<bool> MprotectMemory::take(const Mapping& m) {
+  // A stack that grows (MAP_GROWSDOWN) grows by what its lowest part is: no page of it would be writable, and
+  // none is in the table of segments.
+  if ((m.map_flags & kMapGrowsDown) != 0) return false;
   if (parts_.push_back({m.range, m.prot})) return true;
   return make_error(ExitCode::kInternal, ENOMEM,
                     "no address space left for the list of mappings; raise the limit (ulimit -v)");

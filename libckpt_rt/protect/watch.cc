@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <new>
+#include "base/memory/own_place.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -20,8 +21,7 @@ Watch* Watch::take() {
     kept = nullptr;
     return watch;
   }
-  const long p =
-      sys::call(__NR_mmap, 0L, sizeof(Watch), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  const long p = map_own(sizeof(Watch), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
   return sys::failed(p) ? nullptr : new (reinterpret_cast<void*>(p)) Watch;
 }
 

@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/fs.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 
+#include "base/memory/own_place.h"
 #include "base/sys.h"
 #include "base/preload_rules.h"
 
@@ -23,13 +25,69 @@ bool pinning_is_free() {
   return (data[0].effective >> CAP_IPC_LOCK & 1) != 0;
 }
 
+// As io_uring_queue_init_params(3), in memory of ours: the kernel maps a ring where it likes, which may be a
+// hole of the program. liburing knows nothing of it before its version 2.5. -EINVAL: the kernel neither
+// (before Linux 6.5), or the ring takes more than a page.
+long make_ring_in_own_place(uint32_t entries, io_uring& ring, io_uring_params& params) {
+  constexpr uint32_t kNoMmap = 1 << 14;  // IORING_SETUP_NO_MMAP
+  constexpr uint64_t kBytes = 2 * kPageSize;
+  if (entries * sizeof(io_uring_sqe) > kPageSize) return -EINVAL;
+  const long place = map_own(kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+  if (sys::failed(place)) return place;
+  auto* head = reinterpret_cast<std::byte*>(place);
+  params.flags = kNoMmap;
+  params.cq_off.resv2 = static_cast<uint64_t>(place);              // user_addr
+  params.sq_off.resv2 = static_cast<uint64_t>(place) + kPageSize;  // the entries'
+  const long fd = sys::call(__NR_io_uring_setup, entries, &params);
+  if (sys::failed(fd)) {
+    sys::call(__NR_munmap, place, kBytes);
+    return fd;
+  }
+  auto word = [head](uint32_t offset) { return reinterpret_cast<unsigned*>(head + offset); };
+  ring = {};
+  io_uring_sq& sq = ring.sq;
+  sq.khead = word(params.sq_off.head);
+  sq.ktail = word(params.sq_off.tail);
+  sq.kring_mask = word(params.sq_off.ring_mask);
+  sq.kring_entries = word(params.sq_off.ring_entries);
+  sq.kflags = word(params.sq_off.flags);
+  sq.kdropped = word(params.sq_off.dropped);
+  sq.array = word(params.sq_off.array);
+  sq.sqes = reinterpret_cast<io_uring_sqe*>(head + kPageSize);
+  sq.ring_ptr = head;
+  sq.ring_sz = kPageSize;
+  sq.ring_mask = *sq.kring_mask;
+  sq.ring_entries = *sq.kring_entries;
+  io_uring_cq& cq = ring.cq;
+  cq.khead = word(params.cq_off.head);
+  cq.ktail = word(params.cq_off.tail);
+  cq.kring_mask = word(params.cq_off.ring_mask);
+  cq.kring_entries = word(params.cq_off.ring_entries);
+  cq.kflags = params.cq_off.flags != 0 ? word(params.cq_off.flags) : nullptr;
+  cq.koverflow = word(params.cq_off.overflow);
+  cq.cqes = reinterpret_cast<io_uring_cqe*>(head + params.cq_off.cqes);
+  cq.ring_ptr = head;
+  cq.ring_sz = kPageSize;
+  cq.ring_mask = *cq.kring_mask;
+  cq.ring_entries = *cq.kring_entries;
+  for (unsigned i = 0; i < sq.ring_entries; ++i) sq.array[i] = i;
+  ring.flags = params.flags;
+  ring.features = params.features;
+  ring.ring_fd = ring.enter_ring_fd = static_cast<int>(fd);
+  return 0;
+}
+
 }  // namespace
 
 // The ring is not for children of the program (io_uring_ring_dontfork): nobody there would ever unmap it.
 long UringBackend::make_ring(uint32_t in_flight) {
   io_uring_params params{};
   // Twice the writes: an entry that failed to be submitted stays in the ring as a no-op.
-  long r = io_uring_queue_init_params(2 * in_flight, &ring_, &params);
+  long r = make_ring_in_own_place(2 * in_flight, ring_, params);
+  if (r == -EINVAL) {
+    params = {};
+    r = io_uring_queue_init_params(2 * in_flight, &ring_, &params);
+  }
   if (r < 0) return r;
   // A write with a plain address (IORING_OP_WRITE) and completions that are never dropped: Linux 5.6.
   if ((params.features & IORING_FEAT_NODROP) == 0 || (params.features & IORING_FEAT_RW_CUR_POS) == 0) {

@@ -1,7 +1,7 @@
 // The fast back end: writes by io_uring, several in flight while the next chunk is gathered.
 //
-// Owner:     image/write. Callers: the sink's thread only, in the victim. No allocation: the ring is mapped
-//            by the kernel, and of liburing only what stays clear of malloc, errno and TLS is called
+// Owner:     image/write. Callers: the sink's thread only, in the victim. No allocation: the ring is made in
+//            memory of ours, and of liburing only what stays clear of malloc, errno and TLS is called
 //            (it reads the stack protector's word at %fs:0x28, which any thread block has).
 // The file:  is not registered: a process that is killed would hold it, locked, until the kernel takes the
 //            ring apart.
@@ -31,8 +31,8 @@ class UringBackend final : public FileBackend {
   bool overlaps() const override { return true; }
   bool gathers() const override { return true; }
 
-  // The two mappings of the ring ("anon_inode:[io_uring]"), empty when not attached: they are ours,
-  // not the program's.
+  // The two parts of the ring ("anon_inode:[io_uring]" before Linux 6.5), empty when not attached: they are
+  // ours, not the program's.
   AddrRange ring_range() const;
   AddrRange entries_range() const;
   // Writes that could not be started at once and were done by pwritev.

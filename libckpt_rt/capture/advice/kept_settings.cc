@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/large_table.h"
+#include "base/memory/own_place.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
@@ -65,8 +66,7 @@ bool find_guards(int pagemap, AddrRange range) {
 }
 
 bool kernel_knows_guards() {
-  const long page =
-      sys::call(__NR_mmap, 0L, kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  const long page = map_own(kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
   if (sys::failed(page)) return true;
   const bool knows = sys::call(__NR_madvise, page, kPageSize, kGuardInstall) == 0;
   sys::call(__NR_munmap, page, kPageSize);

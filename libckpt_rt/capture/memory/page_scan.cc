@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/memory/own_place.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -286,8 +287,7 @@ long is_protected(int pagemap, AddrRange range) {
 
 bool missing_are_written(int pagemap) {
   constexpr uint64_t kPages = 3;  // two of them are of one page table
-  const long memory = sys::call(__NR_mmap, 0L, kPages * kPageSize, PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+  const long memory = map_own(kPages * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
   if (sys::failed(memory)) return false;
   sys::call(__NR_madvise, memory, kPages * kPageSize, MADV_NOHUGEPAGE);
   Addr there{static_cast<uint64_t>(memory)};

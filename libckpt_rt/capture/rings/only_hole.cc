@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/memory/own_place.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "base/units.h"
@@ -43,8 +44,7 @@ long take(uint64_t start, uint64_t size) {
 }  // namespace
 
 ScopedFullSpace::ScopedFullSpace() {
-  const long list = sys::call(__NR_mmap, 0L, kListBytes, long{PROT_READ | PROT_WRITE},
-                              long{MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE}, -1L, 0L);
+  const long list = map_own(kListBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
   if (sys::failed(list)) {
     error_ = list;
     return;

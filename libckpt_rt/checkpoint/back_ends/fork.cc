@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/memory/own_place.h"
 #include "base/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
@@ -49,8 +50,7 @@ Result<void> ForkBackEnd::capture_memory() {
 }
 
 Result<void> ForkBackEnd::finish() {
-  const long page =
-      sys::call(__NR_mmap, 0L, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1L, 0L);
+  const long page = map_own(kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS);
   if (sys::failed(page)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the child's report");
   static_assert(sizeof(Report) <= kPageSize);
   auto* report = reinterpret_cast<Report*>(page);

@@ -280,8 +280,10 @@ void GuardBackEnd::take_registration_off() {
   if (guarded_.cuts_mappings()) return;
   constexpr uint64_t kAtOnce = 64 << 20;
   Arena scratch;
-  for (Addr from{0};;) {
-    if (!scratch.reserve(64 << 20)) return;  // the descriptor's end will do it
+  // The list has the scratch memory too. At another place each time, further up, that would be all that a
+  // round takes.
+  if (!scratch.reserve(64 << 20)) return;  // the descriptor's end will do it
+  for (Addr from{0};; scratch.reset()) {
     MappingsHeld held;
     MemoryMap now(scratch);
     if (!held.sure() || !now.read(attempt_.space.own()).ok()) return;
@@ -294,7 +296,6 @@ void GuardBackEnd::take_registration_off() {
       from = m.range.end;
     }
     if (done == 0) return;
-    scratch.release();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "base/fork_path.h"
+#include "base/memory/own_place.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -19,11 +20,13 @@ CKPT_FORK_DATA constinit bool wiped = false;
 
 CKPT_FORK_DATA constinit OwnPage* page = &first;
 
-CKPT_START_PATH bool reserve(bool with_engine) {
+CKPT_START_PATH bool reserve(bool with_engine, Where where) {
   const size_t count = with_engine ? 4 : 3;
   const size_t bytes = kPageSize + count * RawThread::kBlockBytes;
-  const long at = sys::call(__NR_mmap, 0L, bytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  constexpr int kProtection = PROT_READ | PROT_WRITE, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const long at = where == Where::kFarFromHoles
+                      ? map_own(bytes, kProtection, kFlags)
+                      : sys::call(__NR_mmap, 0L, bytes, kProtection, kFlags, -1L, 0L);
   if (sys::failed(at)) return false;
   all = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + bytes};
   wiped = !sys::failed(sys::call(__NR_madvise, at, bytes, long{MADV_WIPEONFORK}));

@@ -31,7 +31,10 @@ namespace own_page {
 extern OwnPage* page;  // never null
 
 // Makes it, with blocks for the library's threads. False: no address space left.
-[[nodiscard]] bool reserve(bool with_engine);
+// kNearLibraries: at the program's start, when there are no holes yet. There a fork(2) needs no page tables
+// for it alone.
+enum class Where { kNearLibraries, kFarFromHoles };
+[[nodiscard]] bool reserve(bool with_engine, Where where);
 // All of it.
 AddrRange range();
 // Is a child told by the kernel? Else fork()'s handler has to.

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/machine/cpu_features.h"
+#include "base/memory/own_place.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -37,8 +38,7 @@ int exit_code_of_program() {
 }  // namespace
 
 bool RawThread::reserve() {
-  long p = sys::call(__NR_mmap, 0L, kBlockBytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  const long p = map_own(kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
   if (sys::failed(p)) return false;
   block_ = Addr{static_cast<uint64_t>(p)};
   return true;

@@ -12,15 +12,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/memory/own_place.h"
 #include "base/sys.h"
 #include "restart/plan/credentials.h"
 #include "restart/plan/memory/address_space.h"
 #include "restart/plan/old_vdso.h"
 #include "restart/restorer/restorer_blob.h"
-
-#ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000
-#endif
 
 namespace ckpt {
 namespace {
@@ -30,6 +27,13 @@ constexpr uint64_t kStackBytes = 64 << 10;
 constexpr uint64_t kMargin = 1 << 20;
 constexpr uint64_t kLowest = 1 << 20;
 constexpr uint64_t kMostGroups = 65536;
+
+// Where no hole of the program is, if there is room: a page of the range stays while memory is loaded, and
+// another vdso for good.
+Result<Addr> find_far_room(const std::vector<AddrRange>& taken, uint64_t bytes) {
+  auto far = find_room(taken, bytes, kMargin, Addr{kOwnPlaces});
+  return far.ok() ? far : find_room(taken, bytes, kMargin, Addr{kLowest});
+}
 
 uint64_t pages(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
@@ -54,7 +58,7 @@ Result<void> RestorerRange::reserve(uint64_t view_bytes) {
 
   vdso_code_ = p.vdso_start;
   if (other && vdso_.present()) {
-    auto place = find_room(taken, vdso_.whole().size(), kMargin, Addr{kLowest});
+    auto place = find_far_room(taken, vdso_.whole().size());
     if (!place.ok()) return place.error();
     vdso_code_ = place->value + before_code;
     taken.push_back({*place, *place + vdso_.whole().size()});
@@ -70,7 +74,7 @@ Result<void> RestorerRange::reserve(uint64_t view_bytes) {
       (other ? saved_vdso_code(meta).size() : 0) + 10 * 64);
   uint64_t parking = pages(vdso_.whole().size());
   uint64_t total = code + lists + kStackBytes + parking + pages(view_bytes) + (lazy_.any() ? kPageSize : 0);
-  auto room = find_room(std::move(taken), total, kMargin, Addr{kLowest});
+  auto room = find_far_room(taken, total);
   if (!room.ok()) return room.error();
   start_ = room->value;
   end_ = start_ + total;

@@ -1,0 +1,78 @@
+#include "base/memory/own_place.h"
+
+#include <gtest/gtest.h>
+
+namespace ckpt {
+namespace {
+
+constexpr int kProtection = PROT_READ | PROT_WRITE, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+#if defined(__SANITIZE_THREAD__)
+// Its shadow memory is in all of the regions.
+constexpr bool kHasPlaces = false;
+#else
+constexpr bool kHasPlaces = true;
+#endif
+
+class OwnPlace : public testing::Test {
+  void SetUp() override {
+    if (!kHasPlaces) GTEST_SKIP() << "the thread sanitizer has taken the places";
+  }
+};
+
+bool is_far(long at) { return at >= static_cast<long>(kOwnPlaces) && at < 0x5200'0000'0000; }
+
+TEST_F(OwnPlace, IsFarFromWhatTheKernelPlaces) {
+  for (const uint64_t bytes : {1ul, 4096ul, 1ul << 16, 517ul << 20, 1ul << 33}) {
+    const long at = map_own(bytes, kProtection, kFlags);
+    ASSERT_FALSE(sys::failed(at));
+    EXPECT_TRUE(is_far(at)) << std::hex << at;
+    munmap(reinterpret_cast<void*>(at), bytes);
+  }
+}
+
+TEST_F(OwnPlace, IsAnotherOneEachTimeAndApart) {
+  const uint64_t first = next_own_place(3 * kPageSize), second = next_own_place(4 << 20),
+                 third = next_own_place(1);
+  EXPECT_GT(second, first + 3 * kPageSize);
+  EXPECT_EQ(second % (2 << 20), 0);
+  EXPECT_GT(third, second + (4 << 20));
+}
+
+// The places begin anew after a tebibyte, where something of ours may be.
+TEST_F(OwnPlace, PassesOverWhatIsThere) {
+  constexpr uint64_t kBytes = 4 << 20;
+  const uint64_t next = next_own_place(kBytes) + 4 * kBytes;
+  void* there = mmap(reinterpret_cast<void*>(next - 4 * kBytes), 8 * kBytes, PROT_NONE,
+                     kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+  ASSERT_EQ(reinterpret_cast<uint64_t>(there), next - 4 * kBytes);
+  const long at = map_own(kBytes, kProtection, kFlags);
+  ASSERT_FALSE(sys::failed(at));
+  EXPECT_TRUE(is_far(at)) << std::hex << at;
+  EXPECT_FALSE(static_cast<uint64_t>(at) < next + 4 * kBytes &&
+               static_cast<uint64_t>(at) + kBytes > next - 4 * kBytes);
+  munmap(reinterpret_cast<void*>(at), kBytes);
+  munmap(there, 8 * kBytes);
+}
+
+// A program may have taken a whole region, as address sanitizers do.
+TEST_F(OwnPlace, LeavesARegionThatIsTaken) {
+  constexpr uint64_t kAll = 0x0800'0000'0000;
+  void* there =
+      mmap(reinterpret_cast<void*>(kOwnPlaces), kAll, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+  ASSERT_EQ(reinterpret_cast<uint64_t>(there), kOwnPlaces);
+  const long at = map_own(kPageSize, kProtection, kFlags);
+  ASSERT_FALSE(sys::failed(at));
+  EXPECT_GT(static_cast<uint64_t>(at), kOwnPlaces + kAll);
+  EXPECT_TRUE(is_far(at)) << std::hex << at;
+  munmap(reinterpret_cast<void*>(at), kPageSize);
+  munmap(there, kAll);
+}
+
+TEST_F(OwnPlace, SaysWhyNothingCanBeMapped) {
+  EXPECT_EQ(map_own(0, kProtection, kFlags), -EINVAL);
+  EXPECT_EQ(map_own(uint64_t{1} << 48, kProtection, kFlags), -ENOMEM);
+}
+
+}  // namespace
+}  // namespace ckpt
