@@ -18,7 +18,6 @@ namespace ckpt {
 
 void describe_thread(const ThreadSlot& slot, int leader_tid, StoppedThread& out) {
   out = {};
-  out.segments = named_segments(slot);
   out.knows_user = slot.credentials.known && slot.credentials.knows_groups();
   ThreadRecord& r = out.record;
   r.tid = slot.tid;

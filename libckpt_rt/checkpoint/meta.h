@@ -19,7 +19,6 @@ struct StoppedThread {
   ThreadRecord record;
   char name[16];
   uint8_t affinity[128];
-  NamedSegments segments;
   bool knows_user;  // its slot has its users and groups (thread_credentials.h)
 };
 

@@ -88,8 +88,6 @@ RseqArea note_rseq(const RseqArea& area);
 // queue is closed in the process, also in a table of the agent.
 void note_queue_notice();
 void note_namespaces(int left);
-// The calling thread has a table of descriptors of its own, which the other threads do not use.
-void note_own_files();
 // A thread waits for its own children alone (__WNOTHREAD).
 void note_wait_of_thread();
 

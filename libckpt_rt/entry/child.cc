@@ -16,7 +16,6 @@
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/own_files.h"
-#include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
@@ -50,7 +49,6 @@ void forget_parent() {
   job::forget_session();
   own_directory::forget();
   own_files::forget();
-  seccomp_state.forget_apart();
   stop_state.world.reset_in_child();
   own_threads.forget();
   agent::reset(0);

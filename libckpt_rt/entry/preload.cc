@@ -154,15 +154,6 @@ void note_namespaces(int left) {
   if ((left & (CLONE_FS | CLONE_NEWNS | CLONE_NEWUSER)) != 0) own_directories::note_unshare();
 }
 
-void note_own_files() {
-  const auto tid = static_cast<int>(sys::gettid());
-  for (std::atomic<int>& place : seccomp_state.apart) {
-    int free = 0;
-    if (place.compare_exchange_strong(free, tid, std::memory_order_relaxed) || free == tid) return;
-  }
-  seccomp_state.more_apart.store(true, std::memory_order_relaxed);
-}
-
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
   know_child();

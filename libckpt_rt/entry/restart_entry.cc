@@ -333,7 +333,6 @@ void reset_library() {
   seccomp_state.own_keyring.store(false, std::memory_order_relaxed);
   seccomp_state.landlocked.store(false, std::memory_order_relaxed);
   seccomp_state.left_namespaces.store(0, std::memory_order_relaxed);
-  seccomp_state.forget_apart();
   hooks::monotonic_shift_ns.fetch_add(restart.args.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
   own_threads.forget();

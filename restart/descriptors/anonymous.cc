@@ -124,9 +124,7 @@ Result<ScopedFd> DescriptorBuilder::make_pidfd(const ParsedOpenFile& file) {
     say("{}: process {} is not one of the job: it counts as ended", describe(file, first_descriptor(file)),
         pid);
   ScopedFd made;
-  // PIDFD_THREAD, of a process's first thread: Linux 6.9.
-  const int of_thread = static_cast<int>(file.record.open_flags) & O_EXCL;
-  if (known) made.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, nonblocking(file) | of_thread)));
+  if (known) made.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, nonblocking(file))));
   if (made.valid()) return made;
   const CloneResult gone = clone_process(0, 0, 0);
   if (gone.pid == 0) _exit(0);

@@ -61,7 +61,6 @@ void note_landlock() {}
 RseqArea note_rseq(const RseqArea&) { return {}; }
 void note_wait_of_thread() {}
 void note_queue_notice() {}
-void note_own_files() {}
 void note_namespaces(int) {}
 void end_strict() {}
 void before_release(uintptr_t start, size_t length) {

@@ -123,32 +123,6 @@ def forbid_nothing():
     libc.prctl(38, 1, 0, 0, 0)
     allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
     return libc.prctl(22, 2, struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow)), 0, 0)
-def name_a_segment():
-    # ES names a segment of the program's own.
-    if libc.syscall(154, 0x11, struct.pack('IIII', 0, 0, 0xfffff, 0x51), 16) != 0: return 'this kernel has none'
-    import mmap
-    code = mmap.mmap(-1, 4096, prot=7)
-    code.write(bytes.fromhex('8ec7c3'))  # mov %edi, %es; ret
-    run = ctypes.CFUNCTYPE(None, ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
-    globals().update(code=code, run=run)
-    run(7)
-    return 0
-class Apart:
-    # A thread with descriptors of its own, until it is told to end.
-    def __init__(self, what):
-        self.what = what
-        self.ready, self.over = threading.Semaphore(0), threading.Semaphore(0)
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-        self.ready.acquire()
-    def run(self):
-        self.error = libc.unshare(self.what)
-        if self.what == 0x200: os.chdir('/')
-        self.ready.release()
-        self.over.acquire()
-    def end(self):
-        self.over.release()
-        while os.path.exists('/proc/self/task/%d' % self.thread.native_id): pass
 def be_killed_by_writing_to_processes():
     libc.prctl(38, 1, 0, 0, 0)
     number, if_equal, kill, allow = (0x20, 0, 0, 0), (0x15, 0, 1, 311), (6, 0, 0, 0x80000000), (6, 0, 0, 0x7fff0000)
@@ -411,70 +385,6 @@ class Surroundings(unittest.TestCase):
         self.assertEqual(program.ask("libc.prctl(1, 0) or forbid_nothing()"), "0")
         self.assertEqual(["seccomp" in n for n in self.checkpoint()], [True])
         self.restart_again()
-
-    def for_each_user(self, check):
-        for how in [[], ANOTHER_USER] if os.geteuid() == 0 else [[]]:
-            with self.subTest(how=how):
-                self.how = how
-                try:
-                    check(self.start(*how))
-                finally:
-                    self.end()
-                    shutil.rmtree(self.images)
-
-    def test_a_segment_that_is_not_asked_for(self):
-        def check(program):
-            if program.ask("name_a_segment()") != "0":
-                self.skipTest("no modify_ldt")
-            self.assertEqual(self.checkpoint(), [])
-            self.assertEqual(program.ask("forbid_nothing()"), "0")
-            self.assertEqual(["modify_ldt" in n for n in self.checkpoint()], [False, True])
-        self.for_each_user(check)
-
-    def why_no_restart(self):
-        now = subprocess.run([CKPT, "now", "--json", str(self.pid)], capture_output=True, timeout=60, check=False)
-        said = json.loads(now.stdout)
-        self.assertEqual((now.returncode, said["restartable"]), (76, False), said)
-        return said["why_not_restartable"]
-
-    def test_what_a_thread_has_of_its_own_where_nobody_may_ask(self):
-        def check(program):
-            self.assertEqual(program.ask("libc.unshare(0x400) or forbid_nothing()"), "0")  # there was one thread
-            self.assertEqual(program.ask("globals().update(waits=threading.Thread(target=threading.Event().wait, daemon=True)) or waits.start()"),
-                             "None")
-            self.assertEqual(["seccomp" in n for n in self.checkpoint()], [True])
-            self.assertEqual(program.ask("globals().update(apart=Apart(0x200)) or apart.error"), "0")
-            self.assertEqual([word in n for n, word in zip(self.checkpoint(), ("seccomp", "CLONE_FS"), strict=True)], [True] * 2)
-            self.assertEqual(program.ask("apart.end()"), "None")
-            self.assertEqual(program.ask("globals().update(apart=Apart(0x400)) or apart.error"), "0")
-            for _ in range(2):
-                self.assertRegex(" ".join(self.why_no_restart()), r"^a thread has descriptors of its own \(unshare\(CLONE_FILES\)\)")
-            self.assertEqual(program.ask("apart.end()"), "None")
-            self.assertEqual(["seccomp" in n for n in self.checkpoint()], [True])
-        self.for_each_user(check)
-
-    def test_memory_that_the_program_watches_itself(self):
-        def check(program):
-            descriptor = program.ask("libc.syscall(323, os.O_CLOEXEC | 1)")  # UFFD_USER_MODE_ONLY
-            if descriptor == "-1":
-                self.skipTest("no userfaultfd")
-            self.assertEqual([f"descriptor {descriptor} is a userfaultfd" in w for w in self.why_no_restart()], [True])
-            self.assertEqual(program.ask(f"os.close({descriptor})"), "None")
-            self.assertEqual(self.checkpoint(), [])
-        self.for_each_user(check)
-
-    def test_pidfds_of_threads(self):
-        def check(program):
-            first = program.ask("libc.syscall(434, os.getpid(), os.O_EXCL)")  # PIDFD_THREAD
-            if first == "-1":
-                self.skipTest("no PIDFD_THREAD")
-            self.stays(program, f"__import__('fcntl').fcntl({first}, 3) & os.O_EXCL, libc.syscall(424, {first}, 0, 0, 0)", how=self.how)
-            program = self.program
-            self.assertEqual(program.ask("globals().update(waits=threading.Thread(target=threading.Event().wait, daemon=True)) or waits.start()"),
-                             "None")
-            other = program.ask("libc.syscall(434, waits.native_id, os.O_EXCL)")
-            self.assertEqual([f"descriptor {other} is a pidfd of thread" in n for n in self.checkpoint()], [True])
-        self.for_each_user(check)
 
     def test_a_filter_that_kills(self):
         # process_vm_writev(2), one of two calls that copy memory: whose filter knows only the other lives on.

@@ -1,13 +1,10 @@
 #include <fcntl.h>
-#include <fmt/core.h>
 
 #include "base/machine/known_devices.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/half_read_lists.h"
-#include "libckpt_rt/core/kernel/proc_text.h"
-#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -18,16 +15,6 @@ constexpr uint64_t kMaxContentRecord = 1u << 30;
 
 std::span<const std::byte> bytes_of(const char* text, size_t length) {
   return {reinterpret_cast<const std::byte*>(text), length};
-}
-
-// A thread, and not the first of its process: it is not there when descriptors are made again.
-bool is_other_thread(int64_t tid) {
-  char path[48], text[2048];
-  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/status", tid).out = '\0';
-  const long n = read_small_file(path, text, sizeof(text));
-  uint64_t group = 0;
-  return n > 0 && numbers(line_of({text, static_cast<size_t>(n)}, "\nTgid:"), 10, &group, 1) == 1 &&
-         group != static_cast<uint64_t>(tid);
 }
 
 template <typename T>
@@ -60,20 +47,10 @@ Result<void> DescriptorCapture::write_notes() {
                     d.fd, std::string_view(d.path, d.path_len), d.now.queued));
     }
     // note_lost_mappings() says whether it is made again.
-    const std::string_view path(d.path, d.path_len);
-    if (path == "anon_inode:[io_uring]") continue;
+    if (std::string_view(d.path, d.path_len) == "anon_inode:[io_uring]") continue;
     if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
       CKPT_TRY(note_process_file(d));
     const auto process = static_cast<int64_t>(d.value);
-    const bool of_thread =
-        d.kind == OpenFileKind::kPidFd && (d.now.open_flags & O_EXCL) != 0 && is_other_thread(process);
-    if (!d.shares && of_thread) {
-      CKPT_TRY(note(1,
-                    "descriptor {} is a pidfd of thread {} (PIDFD_THREAD): after a restart it says that the "
-                    "thread has ended",
-                    d.fd, process));
-      continue;
-    }
     // Which processes are in the job is known at a restart.
     if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid() &&
         !has_partners_) {
@@ -89,12 +66,6 @@ Result<void> DescriptorCapture::write_notes() {
     if (!d.shares && device != nullptr && device->carries_messages) {
       CKPT_TRY(note(2, "descriptor {} is {} ({}): {}", d.fd, device->what,
                     std::string_view(d.path, d.path_len), device->why));
-    } else if (!d.shares && path == "anon_inode:[userfaultfd]") {
-      CKPT_TRY(
-          note(2,
-               "descriptor {} is a userfaultfd: which memory it watches, and what waits to be served, is "
-               "not saved: close it first",
-               d.fd));
     } else if (!d.shares && d.kind == OpenFileKind::kOther) {
       CKPT_TRY(note(
           1, "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",

@@ -164,65 +164,6 @@ void note_other_groups(std::span<const StoppedThread> threads, Workspace& space)
   }
 }
 
-void say_other_directory(int tid, Workspace& space) {
-  say(space,
-      "thread {} has a working directory and umask of its own (unshare) that cannot be found again: it was "
-      "removed, is shared with another such thread, or unshare was called past libc. After a restart the "
-      "thread has those of the first",
-      tid);
-}
-
-// What descriptors these are is not in the image. The thread would meet another file under their numbers.
-void forbid_own_files(Workspace& space) {
-  space.note(
-      2,
-      "a thread has descriptors of its own (unshare(CLONE_FILES)), which are not saved: the program can be "
-      "restarted when that thread has ended");
-}
-
-// Tells apart working directories and umasks, also where calls are filtered. 0: not known.
-uint64_t place_of(int tid) {
-  constexpr std::string_view kLines[] = {"Umask:"};
-  char path[64], directory[4096];
-  // Not of /proc/self: a forked child may ask.
-  char* const end = fmt::format_to_n(path, 40, "/proc/{}/task/{}/", this_process.pid, tid).out;
-  std::memcpy(end, "cwd", sizeof("cwd"));
-  const long n = sys::call(__NR_readlinkat, AT_FDCWD, path, directory, sizeof(directory));
-  std::memcpy(end, "status", sizeof("status"));
-  uint64_t digest = digest_status(path, kLines);
-  if (n <= 0 || digest == 0) return 0;
-  for (long i = 0; i < n; ++i) digest = (digest ^ static_cast<uint8_t>(directory[i])) * 1099511628211u;
-  return digest;
-}
-
-// Where calls are filtered kcmp(2) may be forbidden, and its call deadly. So only threads that have called
-// unshare(2) by libc are known.
-void note_apart_threads_unasked(std::span<const StoppedThread> threads, Workspace& space) {
-  bool others = seccomp_state.more_apart.load(std::memory_order_relaxed);
-  for (std::atomic<int>& place : seccomp_state.apart) {
-    int tid = place.load(std::memory_order_relaxed);
-    if (tid == 0) continue;
-    others = others || std::any_of(threads.begin(), threads.end(),
-                                   [tid](const StoppedThread& t) { return t.record.tid == tid; });
-    // The program runs by now: a new thread may have been noted since.
-    if (credentials_of(tid) == 0) place.compare_exchange_strong(tid, 0, std::memory_order_relaxed);
-  }
-  if (others && threads.size() > 1) forbid_own_files(space);
-  if ((seccomp_state.left_namespaces.load(std::memory_order_relaxed) & CLONE_FS) == 0) return;
-  uint64_t of_first = 0;
-  for (const StoppedThread& t : threads) {
-    if ((t.record.flags & kThreadLeaderExited) != 0) continue;
-    const uint64_t own = place_of(t.record.tid);
-    if (of_first == 0) of_first = own;
-    if (own != 0 && own == of_first) continue;
-    say(space,
-        "thread {} has, or may have, a working directory or umask of its own (unshare(CLONE_FS)), not saved "
-        "under a filter of system calls: after a restart it has those of the first",
-        t.record.tid);
-    return;
-  }
-}
-
 // What threads of a process have in common but for those that have called unshare(2) for themselves, and that
 // a restart cannot give them.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
@@ -237,8 +178,21 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
     if (other_files == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FILES, 0L, 0L) > 0)
       other_files = t.record.tid;
   }
-  if (other_directory != 0) say_other_directory(other_directory, space);
-  if (other_files != 0) forbid_own_files(space);
+  if (other_directory != 0) {
+    say(space,
+        "thread {} has a working directory and umask of its own (unshare) that cannot be found again: it was "
+        "removed, is shared with another such thread, or unshare was called past libc. After a restart the "
+        "thread has those of the first",
+        other_directory);
+  }
+  // Which descriptors these are is not in the image. What the thread would meet under their numbers is
+  // another file.
+  if (other_files != 0) {
+    space.note(
+        2,
+        "a thread has descriptors of its own (unshare(CLONE_FILES)), which are not saved: the program can be "
+        "restarted when that thread has ended");
+  }
 }
 
 bool is_system_call(uint64_t address) {
@@ -271,20 +225,6 @@ void note_waits_of_threads(std::span<const StoppedThread> threads, Workspace& sp
         "thread {} has child processes, and threads of the program wait for their own children alone "
         "(__WNOTHREAD): after a restart all would be children of the first thread; wait for them without it",
         t.record.tid);
-    return;
-  }
-}
-
-// Which segments the kernel has is not asked where calls are filtered.
-void note_segments(std::span<const StoppedThread> threads, bool filtered, Workspace& space) {
-  for (const StoppedThread& t : threads) {
-    if (!t.segments.of_thread && !(filtered && t.segments.of_table)) continue;
-    say(space,
-        "a register of thread {} names a segment of the program's own ({}), which is not saved: after a "
-        "restart "
-        "the register is empty, and a thread that runs in the segment faults",
-        t.record.tid,
-        t.segments.of_thread ? "set_thread_area" : "modify_ldt, under a filter of system calls");
     return;
   }
 }
@@ -355,11 +295,7 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
                "restart it is not told of all");
   }
   note_other_groups(threads, space);
-  note_segments(threads, is_filtered(), space);
-  if (is_filtered()) {
-    note_apart_threads_unasked(threads, space);
-    return;
-  }
+  if (is_filtered()) return;
   note_namespaces(facts.process.ppid, space);
   note_keyrings(space);
   note_landlock(space);

@@ -22,15 +22,6 @@ struct SeccompState {
   std::atomic<bool> landlocked{
       false};  // landlock_restrict_self(2), which a child inherits; nobody else is told of it
   std::atomic<int> left_namespaces{0};
-  // Threads that have got a table of descriptors of their own by unshare(2), while there were others. Where
-  // calls are filtered nobody asks the kernel which have. 0: free.
-  static constexpr int kMostApart = 16;
-  std::atomic<int> apart[kMostApart]{};
-  std::atomic<bool> more_apart{false};  // than are remembered
-  void forget_apart() {
-    for (std::atomic<int>& place : apart) place.store(0, std::memory_order_relaxed);
-    more_apart.store(false, std::memory_order_relaxed);
-  }
   std::atomic<bool> queue_notice{false};     // mq_notify was called
   std::atomic<bool> waits_by_thread{false};  // a thread has waited for its own children alone (__WNOTHREAD)
 };

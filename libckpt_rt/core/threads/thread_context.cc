@@ -109,18 +109,6 @@ void load_segments(const ThreadSlot& slot, uint32_t& notes) {
 
 }  // namespace
 
-NamedSegments named_segments(const ThreadSlot& slot) {
-  constexpr uint16_t kOfTable = 4, kFirstOfThread = 12 << 3 | 3, kLastOfThread = 14 << 3 | 3;
-  const auto registers = static_cast<uint64_t>(slot.frame->uc_mcontext.gregs[REG_CSGSFS]);
-  NamedSegments found{};
-  for (const uint16_t segment : {static_cast<uint16_t>(registers), static_cast<uint16_t>(registers >> 48),
-                                 slot.data_segment, slot.extra_segment, slot.fs_segment, slot.gs_segment}) {
-    found.of_table = found.of_table || (segment & kOfTable) != 0;
-    found.of_thread = found.of_thread || (segment >= kFirstOfThread && segment <= kLastOfThread);
-  }
-  return found;
-}
-
 void know_rseq_area(int64_t offset, uint32_t length) {
   rseq_layout.offset = offset;
   rseq_layout.length = length;

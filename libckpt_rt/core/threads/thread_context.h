@@ -92,12 +92,6 @@ struct ThreadSlot {
 };
 
 void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame);
-// A register names a segment that the program has described to the kernel: by modify_ldt(2), by
-// set_thread_area(2).
-struct NamedSegments {
-  bool of_table, of_thread;
-};
-NamedSegments named_segments(const ThreadSlot& slot);
 // Takes the caller's `wanted` pending signals out of the queues, and notes them as those of `tid`, or of the
 // process (0). A thread's own signals only the thread itself can take, those of the process any thread …
 void take_pending(uint64_t wanted, int tid, PendingSignals& all);

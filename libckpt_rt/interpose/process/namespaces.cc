@@ -3,7 +3,6 @@
 // make calls that the program may forbid itself. So our threads end before these calls. (libc has no
 // seccomp().)
 #include <linux/seccomp.h>
-#include <sched.h>
 
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
@@ -18,7 +17,6 @@ long unshare(int flags) {
   const long r = sys::call(__NR_unshare, long{flags});
   hooks::end_alone();
   if (r == 0) hooks::note_namespaces(flags);
-  if (r == 0 && (flags & CLONE_FILES) != 0 && *single_threaded == 0) hooks::note_own_files();
   return r;
 }
 
