@@ -19,7 +19,6 @@
 #include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
-#include "libckpt_rt/capture/sockets/empty_messages.h"
 #include "libckpt_rt/capture/sockets/group_filters.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/capture/system_v/undo.h"
@@ -257,7 +256,6 @@ void release_all() {
   half_read_lists::find_places();
   file_signals::take_again();
   group_filters::find_again(restart.args.monotonic_shift_ns);
-  empty_messages::forget();
   processor_time::process_came_back();
   queue_again(pending_at_stop, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);

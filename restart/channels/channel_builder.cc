@@ -15,7 +15,6 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "image/format/records/message_records.h"
 #include "image/read/open_file_details.h"
 #include "restart/channels/ended_connections.h"
 #include "restart/channels/port_wait.h"
@@ -69,9 +68,6 @@ void read_messages(ChannelSocket& s) {
         for (uint32_t i = 0; i < d.file_count; ++i) m.files.push_back(reader.get<uint32_t>());
         s.messages.push_back(std::move(m));
       });
-  for_each_detail<EmptyMessageDetail>(*s.file, kEmptyMessage, [&](const EmptyMessageDetail& d, Blob) {
-    if (d.number < s.messages.size()) s.messages[d.number].seen_ns = d.seen_ns;
-  });
   const bool old = s.messages.empty();
   for (const auto& c : s.meta->contents) {
     if (c.record.open_file == 0 || c.record.object != s.object) continue;
@@ -90,58 +86,17 @@ void read_messages(ChannelSocket& s) {
   }
 }
 
-bool is_empty(const ChannelMessage& m) { return m.detail.length == 0; }
-
-// Adds the messages without a byte of the same queue that another process has seen. A message with bytes both
-// have seen, and the first message. False: the queues are not the same.
-bool add_empty_messages(std::vector<ChannelMessage>& own, const std::vector<ChannelMessage>& others) {
-  const auto with_bytes = [](const std::vector<ChannelMessage>& all) {
-    return std::count_if(all.begin(), all.end(), [](const ChannelMessage& m) { return !is_empty(m); });
-  };
-  if (with_bytes(own) != with_bytes(others)) return false;
-  std::vector<ChannelMessage> all;
-  size_t i = 0, j = 0;
-  if (!own.empty() && !others.empty() && is_empty(own[0]) && is_empty(others[0])) {
-    all.push_back(own[i++]);
-    ++j;
-  }
-  while (i < own.size() || j < others.size()) {
-    const bool mine = i < own.size() && is_empty(own[i]), theirs = j < others.size() && is_empty(others[j]);
-    if (mine && theirs) {
-      // A forked child knows what its parent has seen.
-      const int64_t a = own[i].seen_ns, b = others[j].seen_ns;
-      all.push_back(a <= b ? own[i] : others[j]);
-      i += a <= b ? 1 : 0;
-      j += b <= a ? 1 : 0;
-    } else if (mine || theirs) {
-      all.push_back(mine ? own[i++] : others[j++]);
-    } else {
-      all.push_back(own[i++]);
-      ++j;
-    }
-  }
-  own = std::move(all);
-  return true;
-}
-
-// A message without a byte is seen by the first process alone that looks (the kernel marks it). So what the
-// images of all processes say that have the socket is put together.
+// A datagram without a byte is seen by the first process alone that looks (the kernel marks it).
 void take_more_messages(ChannelSocket& s, const ImageMeta& meta, const ParsedOpenFile& file) {
-  if (s.detail.type == SOCK_STREAM) return;
+  if (s.detail.domain == AF_UNIX || s.detail.type != SOCK_DGRAM) return;
   ChannelSocket other;
   other.meta = &meta;
   other.file = &file;
   other.object = s.object;
-  other.detail = s.detail;
   read_messages(other);
-  ChannelBuilder::translate_senders(other);
-  // Open files are named by their numbers in one image.
-  for (auto& m : other.messages)
-    if (is_empty(m)) m.files.clear();
-  if (add_empty_messages(s.messages, other.messages) || other.messages.size() <= s.messages.size()) return;
-  for (const auto& m : other.messages)
-    if (!m.files.empty()) return;
+  if (other.messages.size() <= s.messages.size()) return;
   s.messages = std::move(other.messages);
+  ChannelBuilder::translate_senders(s);
 }
 
 }  // namespace

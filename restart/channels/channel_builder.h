@@ -50,7 +50,6 @@ struct ChannelMessage {
   std::vector<Blob> parts;  // usually one
   SocketName sender;
   std::vector<uint32_t> files;  // OpenFileRecord::id
-  int64_t seen_ns = 0;          // EmptyMessageDetail
 };
 
 // A socket to be made.
@@ -193,8 +192,6 @@ class ChannelBuilder {
 
   // tcp.cc
   Result<void> connect_tcp();
-  void connect_and_close(const std::vector<ChannelSocket*>& listening);
-  bool connect_and_reset(const ChannelSocket& s);
   Result<void> shorten_queues(const std::vector<ChannelSocket*>& listening);
   struct Ends {
     ScopedFd server, client;
@@ -203,7 +200,7 @@ class ChannelBuilder {
   Result<Ends> establish(const ChannelSocket& like, const SocketName& server, const SocketName& client,
                          const SocketName& client_sees);
   Result<ScopedFd> connect_from(const ChannelSocket& like, int domain, const SocketName& from,
-                                const SocketName& to, bool wait, timeval within = {});
+                                const SocketName& to, bool wait);
   Result<void> connect_tcp_pair(ChannelSocket& s);
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
 

@@ -285,8 +285,6 @@ class DescriptorCapture {
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
-  Result<void> add_empty_messages(SocketLook& look, SocketState& s, int socket);
-  Result<void> note_reset_clients(SocketState& s, uint32_t reset, uint32_t listening);
   Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
   Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
   Result<uint32_t> find_sent(int fd);

@@ -192,30 +192,17 @@ bool is_address_here(const Endpoint& end) {
 
 }  // namespace
 
-SocketDiag::Unaccepted SocketDiag::look_at_unaccepted(uint16_t port, Gone* gone) {
+SocketDiag::Unaccepted SocketDiag::look_at_unaccepted(uint16_t port) {
   struct Waiting {
     Endpoint local, remote;
     uint32_t scope;
-    bool only_ended;  // its end is all that has come
   };
   ArenaVector<Waiting> waiting(*arena_);
-  constexpr uint32_t kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;
-  uint32_t queued = 0, sockets = 0;
-  bool under_way = false;  // a connection is being made, and may be in the queue already
+  constexpr uint32_t kEstablished = 1, kCloseWait = 8;
   const bool asked = dump_internet(
-      IPPROTO_TCP, 1u << kEstablished | 1u << kSynReceived | 1u << kCloseWait | 1u << kListen, port,
+      IPPROTO_TCP, 1u << kEstablished | 1u << kCloseWait, port,
       [&](const inet_diag_msg& message, const nlmsghdr&) {
-        if (message.id.idiag_sport != port) return true;
-        if (message.idiag_state == kListen) {
-          queued += message.idiag_rqueue;
-          ++sockets;
-          return true;
-        }
-        if (message.idiag_inode != 0) return true;
-        if (message.idiag_state == kSynReceived) {
-          under_way = true;
-          return true;
-        }
+        if (message.idiag_inode != 0 || message.id.idiag_sport != port) return true;
         auto end = [&](const uint32_t* address, uint16_t of_port) {
           Endpoint e{};
           const size_t at = message.idiag_family == AF_INET ? 12 : 0;
@@ -225,23 +212,14 @@ SocketDiag::Unaccepted SocketDiag::look_at_unaccepted(uint16_t port, Gone* gone)
           return e;
         };
         return waiting.push_back({end(message.id.idiag_src, message.id.idiag_sport),
-                                  end(message.id.idiag_dst, message.id.idiag_dport), message.id.idiag_if,
-                                  message.idiag_state == kCloseWait && message.idiag_rqueue == 1});
+                                  end(message.id.idiag_dst, message.id.idiag_dport), message.id.idiag_if});
       });
   Unaccepted worst = Unaccepted::kNone;
   if (!asked) return worst;
-  if (gone != nullptr) {
-    // A connection that was reset stays in the queue, and is listed nowhere else.
-    const auto known = static_cast<uint32_t>(waiting.size());
-    *gone = {gone->closed, !under_way && queued > known ? queued - known : 0, sockets};
-  }
   for (const Waiting& w : waiting) {
     const TcpFacts client = ask_tcp(w.remote, w.local, w.scope);
     if (client.known && client.inode != 0) continue;
-    if (client.known || is_address_here(w.remote)) {
-      if (w.only_ended && gone != nullptr && gone->closed->push_back({w.remote, w.local, w.scope})) continue;
-      return Unaccepted::kAbandoned;
-    }
+    if (client.known || is_address_here(w.remote)) return Unaccepted::kAbandoned;
     worst = Unaccepted::kFar;
   }
   return worst;

@@ -61,17 +61,7 @@ class SocketDiag {
     kFar,
     kAbandoned
   };  // kFar: of a client on another host; kAbandoned: of one that is gone
-  struct Ends {
-    Endpoint client, server;
-    uint32_t scope;
-  };
-  // Connections whose clients are gone and have sent nothing. They count as none where they are asked for.
-  struct Gone {
-    ArenaVector<Ends>* closed;
-    uint32_t reset;    // by their clients: the kernel has forgotten their ends
-    uint32_t sockets;  // that listen at this port
-  };
-  Unaccepted look_at_unaccepted(uint16_t port, Gone* gone);
+  Unaccepted look_at_unaccepted(uint16_t port);
   // Where a TCP socket is being connected to, which getpeername(2) does not say. False: nobody knows.
   bool find_connecting(uint32_t inode, int domain, sockaddr_storage& peer, uint32_t& length);
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.

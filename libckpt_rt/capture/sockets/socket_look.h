@@ -30,8 +30,6 @@ struct SocketState {
   sockaddr_storage address, peer;
   size_t options_at, options_length;  // in SocketLook::options
   uint32_t first_message, message_count;
-  uint32_t first_abandoned, abandoned_count;  // in SocketLook::abandoned
-  uint32_t reset_count;                       // connections that wait to be accepted, and were reset
 };
 
 struct SocketMessage {
@@ -39,15 +37,13 @@ struct SocketMessage {
   const std::byte* bytes;
   const std::byte* address;
   uint32_t first_file;  // in SocketLook::files
-  int64_t seen_ns;      // of one without a byte: CLOCK_MONOTONIC, when a look has seen it first
 };
 
 struct SocketLook {
-  explicit SocketLook(Arena& a) : sockets(a), messages(a), files(a), abandoned(a), options(a), diag(a) {}
+  explicit SocketLook(Arena& a) : sockets(a), messages(a), files(a), options(a), diag(a) {}
   ArenaVector<SocketState> sockets;
   ArenaVector<SocketMessage> messages;
   ArenaVector<uint32_t> files;  // indices of entries_
-  ArenaVector<SocketDiag::Ends> abandoned;
   ByteWriter options;
   SocketDiag diag;
   std::string_view groups4, groups6;  // /proc/net/igmp, igmp6, once read

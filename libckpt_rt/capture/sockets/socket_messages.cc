@@ -7,11 +7,9 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
-#include "libckpt_rt/capture/sockets/empty_messages.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -101,19 +99,12 @@ namespace {
 
 // The message that the program would get next has no byte: the kernel shows it to a look that has a place
 // (SO_PEEK_OFF) once only, but to one without a place always.
-bool first_is_empty(int socket, bool packets) {
+bool first_is_empty(int socket) {
   set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, -1);
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
   msghdr header{};
   iovec none{};
   header.msg_iov = &none;
-  // Of packets the end of the stream looks like one without a byte, and has no sender.
-  if (packets) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-  }
-  return sys::call(__NR_recvmsg, socket, &header, MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC) == 0 &&
-         (!packets || header.msg_controllen != 0);
+  return sys::call(__NR_recvmsg, socket, &header, MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC) == 0;
 }
 
 }  // namespace
@@ -125,7 +116,6 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
   int before = -1, length = sizeof(before);
   sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &before, &length);
   s.link.peek_offset = before;
-  empty_messages::touch(socket);
   if (!stream && (s.ready & POLLERR) != 0) {
     // Reading would give the error, and take it from the program.
     const char* const path = entries_[s.entry].path;
@@ -138,14 +128,11 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
   if (stream && s.waiting == 0) return {};
   // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without
   // a place.
-  const bool packets = s.detail.type == SOCK_SEQPACKET;
-  if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
-  bool at_first = !stream && first_is_empty(socket, packets);
-  if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0)) {
-    if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 0);
+  bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
+  if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
     return note(1, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
                 entries_[s.entry].path);
-  }
+  if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
   if (look.scratch == nullptr) {
     look.scratch = static_cast<std::byte*>(arena_->allocate(kFirstScratch));
     look.scratch_bytes = look.scratch == nullptr ? 0 : kFirstScratch;
@@ -165,8 +152,7 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     r = sys::call(__NR_recvmsg, socket, &header,
                   MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC | (stream ? 0 : MSG_TRUNC));
     if (r < 0) break;
-    // A message without a byte has a sender, the end of the stream has none.
-    if (r == 0 && (stream || (s.detail.type == SOCK_SEQPACKET && header.msg_controllen == 0))) break;
+    if (r == 0 && (stream || (s.detail.type == SOCK_SEQPACKET && (s.detail.shut_down & 1) != 0))) break;
     SocketMessage message{};
     result = take_control(look, header, message);
     if (!result.ok()) break;
@@ -210,7 +196,6 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     // The family alone is no name.
     message.detail.address_len = header.msg_namelen > sizeof(sa_family_t) ? header.msg_namelen : 0;
     message.detail.number = s.message_count++;
-    if (r == 0) message.seen_ns = now_ns();
     if (!look.messages.push_back(message)) {
       r = -ENOMEM;
       break;
@@ -229,44 +214,7 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     return note(1, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost", fd,
                 entries_[s.entry].path, errno_name(static_cast<int>(r)));
   }
-  return stream ? Result<void>() : add_empty_messages(look, s, socket);
-}
-
-// Messages without a byte that an earlier look has seen, and this one could not.
-Result<void> DescriptorCapture::add_empty_messages(SocketLook& look, SocketState& s, int socket) {
-  const CapturedDescriptor& d = entries_[s.entry];
-  empty_messages::Unseen unseen[empty_messages::kMostEmpty];
-  const auto seen = [&] { return look.messages.span().subspan(s.first_message); };
-  const uint32_t count = empty_messages::find_unseen(socket, seen(), unseen);
-  bool lost_files = false;
-  for (uint32_t i = 0; i < count; ++i) {
-    SocketMessage message{};
-    message.detail = unseen[i].detail;
-    // remember() below writes over what is remembered.
-    auto* address = static_cast<std::byte*>(arena_->allocate(sizeof(sockaddr_storage)));
-    if (address == nullptr) return arena_full();
-    std::memcpy(address, unseen[i].address, sizeof(sockaddr_storage));
-    message.bytes = message.address = address;
-    message.seen_ns = unseen[i].seen_ns;
-    lost_files = lost_files || message.detail.file_count != 0;
-    message.detail.file_count = 0;
-    const size_t at = s.first_message + unseen[i].before + i;
-    if (!look.messages.replace(at, at, &message, 1)) return arena_full();
-    ++s.message_count;
-  }
-  for (uint32_t number = 0; SocketMessage & m : seen()) m.detail.number = number++;
-  if (!empty_messages::remember(socket, seen())) {
-    return note(1,
-                "descriptor {} ({}): many messages wait in it, and some have no byte: a later checkpoint may "
-                "not see these",
-                d.fd, d.path);
-  }
-  if (count == 0) return {};
-  return note(
-      1,
-      "descriptor {} ({}): messages without a byte, which an earlier checkpoint has seen, are taken to "
-      "wait in it still{}",
-      d.fd, d.path, lost_files ? ", without the descriptors that were sent with them" : "");
+  return {};
 }
 
 namespace {

@@ -4,7 +4,6 @@
 
 #include <cstring>
 
-#include "image/format/records/message_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
@@ -49,19 +48,6 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
         out.pad_to(8);
       }
       out.raw(look.options.span().data() + s.options_at, s.options_length);
-      for (uint32_t i = 0; i < s.abandoned_count; ++i) {
-        const SocketDiag::Ends& ends = look.abandoned[s.first_abandoned + i];
-        AbandonedClientDetail client{{}, {}, ends.client.port, ends.server.port, ends.scope, 0, 0};
-        std::memcpy(client.client, ends.client.address, sizeof(client.client));
-        std::memcpy(client.server, ends.server.address, sizeof(client.server));
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAbandonedClient), sizeof(client)});
-        out.put(client);
-      }
-      for (uint32_t i = 0; i < s.reset_count; ++i) {
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAbandonedClient),
-                             sizeof(AbandonedClientDetail)});
-        out.put(AbandonedClientDetail{{}, {}, 0, 0, 0, 1, 0});
-      }
       const uint64_t object = object_number(d.now.device, d.now.inode);
       for (uint32_t i = 0; i < s.message_count; ++i) {
         const SocketMessage& m = look.messages[s.first_message + i];
@@ -75,10 +61,6 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
         for (uint32_t f = 0; f < m.detail.file_count; ++f)
           out.put(entries_[look.files[m.first_file + f]].open_file);
         out.pad_to(8);
-        if (m.detail.length == 0 && s.detail.type != SOCK_STREAM) {
-          out.put(DetailHeader{static_cast<uint32_t>(kEmptyMessage), sizeof(EmptyMessageDetail)});
-          out.put(EmptyMessageDetail{m.detail.number, 0, m.seen_ns});
-        }
         if (m.detail.length != 0 &&
             !contents_.push_back({d.open_file, object, m.detail.number, m.bytes, m.detail.length}))
           return arena_full();

@@ -11,7 +11,6 @@
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
-#include "libckpt_rt/capture/sockets/empty_messages.h"
 #include "libckpt_rt/capture/sockets/group_filters.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/capture/sockets/socket_turn.h"
@@ -106,7 +105,6 @@ Error has_no_turn(const CapturedDescriptor& d) {
 
 Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
   group_filters::begin();
-  empty_messages::begin_look();
   // entries_ grows: what is found in messages is looked at too.
   for (size_t i = 0; i < entries_.size(); ++i) {
     const CapturedDescriptor& d = entries_[i];
@@ -126,7 +124,6 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
     CKPT_TRY(look_at_socket(look, s, socket.get()));
     if (!look.sockets.push_back(s)) return arena_full();
   }
-  empty_messages::end_look();
   CKPT_TRY(drain_to_other_hosts(look));
   return look_at_connections(look);
 }
@@ -179,12 +176,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       sockaddr_storage at{};
       int size = sizeof(at);
       if (s.waiting != 0 && sys::call(__NR_getsockname, socket, &at, &size) == 0) {
-        s.first_abandoned = static_cast<uint32_t>(look.abandoned.size());
-        SocketDiag::Gone gone{&look.abandoned, 0, 0};
-        const auto found =
-            look.diag.look_at_unaccepted(endpoint_of(at).port, drained_ == nullptr ? &gone : nullptr);
-        s.abandoned_count = static_cast<uint32_t>(look.abandoned.size()) - s.first_abandoned;
-        CKPT_TRY(note_reset_clients(s, gone.reset, gone.sockets));
+        const auto found = look.diag.look_at_unaccepted(endpoint_of(at).port);
         // In a job over several hosts the client may be of the job.
         if (found == SocketDiag::Unaccepted::kAbandoned ||
             (found == SocketDiag::Unaccepted::kFar && drained_ != nullptr)) {
@@ -292,27 +284,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
 
   const bool messages = detail.domain == AF_UNIX ? detail.backlog < 0 : has_datagrams(s);
   if (messages && (s.ready & (POLLIN | POLLERR)) != 0) return peek_messages(look, s, socket);
-  if (messages && detail.type != SOCK_STREAM) empty_messages::remember(socket, {});
   return {};
-}
-
-// Of which of several sockets that listen at one port nobody can tell.
-Result<void> DescriptorCapture::note_reset_clients(SocketState& s, uint32_t reset, uint32_t listening) {
-  if (reset == 0) return {};
-  const CapturedDescriptor& d = entries_[s.entry];
-  if (listening != 1) {
-    return note(
-        1,
-        "descriptor {} ({}): a connection that its client has reset waits to be accepted in one of {} "
-        "sockets at this port: it is lost after a restart",
-        d.fd, d.path, listening);
-  }
-  s.reset_count = reset;
-  return note(
-      1,
-      "descriptor {} ({}): a connection that its client has reset waits in it to be accepted: after a "
-      "restart it comes from another address",
-      d.fd, d.path);
 }
 
 // The socket is made anew, without what waits in it: what the kernel has said nobody else can say again.
@@ -479,8 +451,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
     s.link.listener = object_number(l.now.device, l.now.inode);
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
-  // The end of the stream counts as a byte.
-  if (far.receive_queue == (far.state == TCP_CLOSE_WAIT ? 1u : 0u)) return {};
+  if (far.receive_queue == 0) return {};
   return forbid_for_now(kUnaccepted, d);
 }
 
