@@ -106,6 +106,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
     d.proc_fd = d.partner = -1;
     d.eventfd_id = -1;
     if (!sample_from_outside(tid, fd, text_, arena, d.now)) continue;  // closed since the list was made
+    d.offset_ahead = d.now.offset;
     CKPT_TRY(classify(d));
     uint32_t* files = is_lockable(d.kind) ? &locked_files : is_volatile(d.kind) ? &counters : nullptr;
     if (files != nullptr && *files < (files == &counters ? kMaxCounters : kMaxProcFiles)) {

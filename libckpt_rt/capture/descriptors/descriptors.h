@@ -61,8 +61,9 @@ struct DescriptorSample {
 
 struct CapturedDescriptor {
   int fd;
-  int proc_fd;         // its fdinfo, open in our table from prepare to release; -1 none
-  uint32_t open_file;  // id; set when sharing is known
+  uint64_t offset_ahead;  // when the attempt prepared
+  int proc_fd;            // its fdinfo, open in our table from prepare to release; -1 none
+  uint32_t open_file;     // id; set when sharing is known
   OpenFileKind kind;
   uint32_t flags;  // OpenFileFlag
   uint32_t path_len;
@@ -107,6 +108,8 @@ class DescriptorCapture {
   Result<void> prepare(Arena& arena, int tid);
   // What another part of the image saves; call before recheck_stopped. The span must stay valid.
   void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
+  // Mappings that are there for this checkpoint alone, for the stop.
+  void know_own(std::span<const AddrRange> ranges) { own_ = ranges; }
   // sharers: threads that have the program's descriptor table. Without any everything is read from outside,
   // at 10 µs a descriptor instead of 1.
   Result<void> begin_sampling(int tid, OtherThreads sharers);
@@ -346,6 +349,7 @@ class DescriptorCapture {
   ArenaVector<Sender> senders_;  // sockets that were told to send at once; hold_back_senders() undoes it
   ArenaVector<Unsent> unsent_;
   std::span<const MappedFileRange> mapped_;
+  std::span<const AddrRange> own_;
   std::span<char> text_;  // scratch for fdinfo and links
   uint32_t open_files_ = 0;
   OtherThreads sharers_;  // while it samples

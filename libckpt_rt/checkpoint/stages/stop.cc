@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "job/identity/own_job.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/kept_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
@@ -21,6 +22,7 @@
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/protect/watch.h"
@@ -253,6 +255,15 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
       return no_memory("the list of mappings");
   }
   capture.descriptors.skip_mapped(mapped.span());
+  ArenaVector<AddrRange> own(parts_.space.arena());
+  for (const AddrRange& r : parts_.space.own()) {
+    // There for as long as the program.
+    if (r.start == own_page::range().start || r.start == own_signal.sign.start ||
+        r.start == job::own_job.sign.start)
+      continue;
+    if (!own.push_back(r)) return no_memory("the list of mappings");
+  }
+  capture.descriptors.know_own(own.span());
   CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
   if (capture.descriptors.has_passing() && job::ExpectAlone::wait_for_passing()) {
     return make_error(ExitCode::kInternal, 0,
