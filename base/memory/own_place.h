@@ -8,7 +8,6 @@
 // Owner:     base. Callers: any thread.
 #pragma once
 
-#include <errno.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -17,15 +16,14 @@
 #include "base/sys.h"
 #include "base/units.h"
 
-#ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; a hint to older ones
-#endif
-
 namespace ckpt {
 
-// Nothing of a program is there but by its own wish. Programs begin near 0x55'5555'5555'4000 or far below,
-// what the kernel places itself begins near 0x7fff'0000'0000, or at 0x2aaa'0000'0000 (a stack without limit).
-inline constexpr uint64_t kOwnPlaces = 0x2200'0000'0000;
+// Nothing of a program is there but by its own wish. Programs begin near 0x5555'5555'4000 or far below, what
+// the kernel places itself ends below 0x7fff'0000'0000, or begins at 0x2aaa'0000'0000 (a stack without
+// limit). In a list of mappings the program comes first, as many expect.
+inline constexpr uint64_t kOwnPlaces = 0x6800'0000'0000;
+// Where a program has taken that region for itself.
+inline constexpr uint64_t kOtherPlaces[] = {0x3200'0000'0000, 0x2200'0000'0000};
 
 // The address to try next for memory of our own: another one each time.
 inline uint64_t next_own_place(uint64_t bytes) {
@@ -40,18 +38,22 @@ inline uint64_t next_own_place(uint64_t bytes) {
   return kOwnPlaces + random + (at & ~(align - 1));
 }
 
-// mmap(2) of memory of our own, -errno on failure. flags: without an address.
+// mmap(2) of memory of our own, -errno on failure. flags: without an address. The place is a hint, not
+// MAP_FIXED_NOREPLACE: a seccomp filter may know all flags that are usual, and kill for another.
 inline long map_own(uint64_t bytes, int protection, int flags, int fd = -1) {
-  // A program that has taken a region of the address space for itself has taken all places in it.
-  constexpr uint64_t kRegion = 0x1000'0000'0000, kRegions = 3, kTries = 4;
-  for (uint64_t i = 0; i < kRegions * kTries; ++i) {
-    const uint64_t at = next_own_place(bytes) + i / kTries * kRegion;
-    const long r =
-        sys::call(__NR_mmap, at, bytes, long{protection}, long{flags | MAP_FIXED_NOREPLACE}, long{fd}, 0L);
-    if (!sys::failed(r)) return r;
-    if (r != -EEXIST) break;
+  constexpr int kTries = 4;  // in each region
+  auto map_at = [&](uint64_t at) {
+    return sys::call(__NR_mmap, at, bytes, long{protection}, long{flags}, long{fd}, 0L);
+  };
+  for (const uint64_t region : {kOwnPlaces, kOtherPlaces[0], kOtherPlaces[1]}) {
+    for (int i = 0; i < kTries; ++i) {
+      const uint64_t at = next_own_place(bytes) - kOwnPlaces + region;
+      const long r = map_at(at);
+      if (sys::failed(r) || static_cast<uint64_t>(r) == at) return r;
+      sys::call(__NR_munmap, r, bytes);  // something is there, and the kernel has taken another place
+    }
   }
-  return sys::call(__NR_mmap, 0L, bytes, long{protection}, long{flags}, long{fd}, 0L);
+  return map_at(0);
 }
 
 }  // namespace ckpt

@@ -73,11 +73,13 @@ bool is_list(std::string_view rest) { return rest == "/maps" || rest == "/smaps"
 
 void begin() { count = 0; }
 
-void add(int fd, std::string_view rest, uint64_t position, std::span<const AddrRange> own) {
-  if (count == kMost) return;
+bool add(int fd, std::string_view rest, uint64_t position, std::span<const AddrRange> own) {
+  // So many bytes of lines of ours may be in the list, or not, without our knowing it.
+  constexpr uint64_t kOursAtMost = 2048;
+  if (count == kMost) return true;
   Place& place = places[count++];
   place = {fd, rest == "/maps", kNoLine, 0};
-  if (!place.is_line) return;
+  if (!place.is_line) return true;
   const auto is_own = [own](uint64_t address) {
     return std::ranges::any_of(own, [address](const AddrRange& r) { return r.contains(Addr{address}); });
   };
@@ -85,13 +87,13 @@ void add(int fd, std::string_view rest, uint64_t position, std::span<const AddrR
   uint64_t before = 0, start, bytes;
   while (lines.next(&start, &bytes)) {
     if (is_own(start)) continue;
-    if (before + bytes > position) {
+    if (place.address == kNoLine && before + bytes > position) {
       place.address = start;
       place.into = position - before;
-      return;
     }
     before += bytes;
   }
+  return position + kOursAtMost < before;
 }
 
 void find_places() {

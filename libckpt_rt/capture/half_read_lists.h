@@ -20,9 +20,9 @@ namespace ckpt::half_read_lists {
 // A file of /proc/PID: "/maps" and the like.
 bool is_list(std::string_view rest);
 void begin();
-// own: mappings of this checkpoint which the program has not seen in that list. More than sixteen lists: the
-// others are left where ckpt-restart has put them.
-void add(int fd, std::string_view rest, uint64_t position, std::span<const AddrRange> own);
+// own: mappings of this checkpoint which the program has not seen in that list. False: as far as can be told
+// the list is read to its end. More than sixteen lists: the others are left where ckpt-restart has put them.
+bool add(int fd, std::string_view rest, uint64_t position, std::span<const AddrRange> own);
 void find_places();
 
 }  // namespace ckpt::half_read_lists

@@ -14,25 +14,48 @@
 namespace ckpt::child_notices {
 namespace {
 
-bool sleeps(int pid) {
+// As in /proc/PID/stat; '\0': it cannot be read.
+char state_of(int pid) {
   char path[32], text[512];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/stat", pid).out = '\0';
   const long n = read_small_file(path, text, sizeof(text));
   const std::string_view all(text, n > 0 ? static_cast<size_t>(n) : 0);
   const size_t name_end = all.rfind(')');
-  return name_end != all.npos && name_end + 2 < all.size() && all[name_end + 2] == 'S';
+  return name_end == all.npos || name_end + 2 >= all.size() ? '\0' : all[name_end + 2];
+}
+
+// No child of ours any more, or not of this job; stopped itself; or not to be told where it is.
+bool may_be_stopped(int pid) {
+  const int any = WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT;
+  const char state = state_of(pid);
+  return sys::call(__NR_waitid, P_PID, pid, 0L, any, 0L) == 0 &&
+         (state == 'R' || state == 'S' || state == 'D');
+}
+
+constexpr int kMostLooks = 1000;
+
+// What waits for SIGCHLD, for a millisecond, is told.
+bool is_told(siginfo_t& told) {
+  const uint64_t child = 1ull << (SIGCHLD - 1);
+  constexpr timespec kEach{0, 1'000'000};
+  return sys::call(__NR_rt_sigtimedwait, &child, &told, &kEach, sizeof(child)) == SIGCHLD;
+}
+
+bool await_stop(int pid) {
+  siginfo_t stopped{}, told{};
+  for (int looks = 0; looks < kMostLooks; ++looks) {
+    if (sys::call(__NR_waitid, P_PID, pid, &stopped, WSTOPPED | WNOHANG, 0L) != 0) return false;
+    if (stopped.si_pid == pid) return true;
+    is_told(told);
+  }
+  return false;
 }
 
 // A child itself sends its parent the signal that it goes on, on its way out of the stop: before it sleeps.
 void await_notice(int pid) {
-  const uint64_t child = 1ull << (SIGCHLD - 1);
-  constexpr timespec kEach{0, 1'000'000};
-  constexpr int kMostLooks = 1000;
-  for (int looks = 0; looks < kMostLooks && !sleeps(pid); ++looks) {
-    siginfo_t told{};
-    if (sys::call(__NR_rt_sigtimedwait, &child, &told, &kEach, sizeof(child)) == SIGCHLD &&
-        told.si_pid == pid && told.si_code == CLD_CONTINUED)
-      return;
+  siginfo_t told{};
+  for (int looks = 0; looks < kMostLooks && state_of(pid) != 'S'; ++looks) {
+    if (is_told(told) && told.si_pid == pid && told.si_code == CLD_CONTINUED) return;
   }
 }
 
@@ -57,11 +80,11 @@ long take(uint32_t stopped_children) {
 void continue_again(const ContinuedChildren& all) {
   for (int i = 0; i < all.count && i < ContinuedChildren::kMost; ++i) {
     const int pid = all.pids[i];
-    if (sys::call(__NR_kill, pid, SIGSTOP) != 0) continue;
-    sys::call(__NR_waitid, P_PID, pid, 0L, WSTOPPED, 0L);
+    if (!may_be_stopped(pid) || sys::call(__NR_kill, pid, SIGSTOP) != 0) continue;
+    const bool has_stopped = await_stop(pid);
     drop_pending(SIGCHLD);
     sys::call(__NR_kill, pid, SIGCONT);
-    await_notice(pid);
+    if (has_stopped) await_notice(pid);
   }
   drop_pending(SIGCHLD);
 }

@@ -291,10 +291,12 @@ void JobSupervisor::wait_until_closed() {
   }
   channels_.go.reset();
   channels_.together.reset();
+  std::vector<int> stop;
   for (const Process& p : processes_) {
-    if (!p.stops) continue;
-    if (const int pid = outer_pid_of(p.pidfd.get()); pid > 0) wait_until_stopped(pid);
+    const int pid = p.stops ? outer_pid_of(p.pidfd.get()) : 0;
+    if (pid > 0) stop.push_back(pid);
   }
+  wait_until_stopped(stop);
 }
 
 void JobSupervisor::end_all() {

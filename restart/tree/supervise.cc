@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -55,11 +56,14 @@ int outer_pid_of(int pidfd) {
   return 0;
 }
 
-void wait_until_stopped(int pid) {
+void wait_until_stopped(std::span<const int> pids) {
   constexpr int64_t kLongestNs = 1'000'000'000, kEachNs = 200'000;
-  for (const int64_t until = now_ns() + kLongestNs; now_ns() < until;) {
+  const auto is_to_stop = [](int pid) {
     const char state = process_state(pid);
-    if (state == 'T' || state == 't' || state == 'Z' || state == 'X' || state == '\0') return;
+    return state != 'T' && state != 't' && state != 'Z' && state != 'X' && state != '\0';
+  };
+  for (const int64_t until = now_ns() + kLongestNs;
+       now_ns() < until && std::ranges::any_of(pids, is_to_stop);) {
     const timespec each{0, kEachNs};
     nanosleep(&each, nullptr);
   }
@@ -145,7 +149,8 @@ Result<void> Supervisor::read_stages() {
       pollfd closed{status_fd_.get(), POLLIN, 0};
       poll(&closed, 1, kLongestMs);
       status_fd_.reset();
-      if (status.detail == kStopsItself && outcome_.outer_pid > 0) wait_until_stopped(outcome_.outer_pid);
+      if (status.detail == kStopsItself && outcome_.outer_pid > 0)
+        wait_until_stopped({&outcome_.outer_pid, 1});
     }
   }
   return {};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -91,10 +92,10 @@ class Supervisor {
 // The pid of a process as we see it; 0: not below us.
 int outer_pid_of(int pidfd);
 
-// After kGo with kStopsItself: returns when the process is stopped or gone, so that who hears that the
-// restart is done may continue it. At the latest after a second: somebody may have continued it before we
+// After kGo with kStopsItself: returns when all of them are stopped or gone, so that who hears that the
+// restart is done may continue them. At the latest after a second: somebody may have continued one before we
 // looked.
-void wait_until_stopped(int pid);
+void wait_until_stopped(std::span<const int> pids);
 
 // Ends this process the way the program ended: the same exit code, or killed by the same signal.
 [[noreturn]] void end_like(int wait_status);

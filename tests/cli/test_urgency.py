@@ -34,7 +34,8 @@ class Urgency(CkptTest):
         asker = subprocess.Popen([CKPT, "now", str(child.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment())
         self.addCleanup(asker.communicate)
         self.addCleanup(asker.kill)
-        await_(lambda: fields(f"/proc/{child.pid}/stat")[0] == "T", point)
+        # The first thread may wait for a page meanwhile, which the thread that would bring it cannot while it is stopped.
+        await_(lambda: any(fields(f"/proc/{child.pid}/task/{tid}/stat")[0] == "T" for tid in os.listdir(f"/proc/{child.pid}/task")), point)
         return child, asker
 
     def stopped_writer(self, pid):

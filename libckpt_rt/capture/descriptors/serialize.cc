@@ -79,8 +79,8 @@ Result<void> DescriptorCapture::write_notes() {
 Result<void> DescriptorCapture::note_half_read(const CapturedDescriptor& d, std::string_view rest) {
   if (!half_read_lists::is_list(rest) || d.now.offset == 0) return {};
   // What has been read since the attempt prepared was read with our memory in the list, as a rule.
-  half_read_lists::add(d.fd, rest, d.now.offset,
-                       d.offset_ahead == d.now.offset ? own_ : std::span<const AddrRange>());
+  const auto unseen = d.offset_ahead == d.now.offset ? own_ : std::span<const AddrRange>();
+  if (!half_read_lists::add(d.fd, rest, d.now.offset, unseen)) return {};
   return note(1,
               "descriptor {} ({}) may be half read: what the program reads of it after a restart may leave "
               "out mappings, or have some twice",

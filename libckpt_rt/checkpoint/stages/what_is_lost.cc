@@ -164,6 +164,18 @@ void note_other_groups(std::span<const StoppedThread> threads, Workspace& space)
   }
 }
 
+// Threads run again by now. One that ends gives up what it had in common with the others some time before its
+// number: it counts as apart only where somebody has called unshare(2) for such a thing.
+bool is_apart(int first, int tid, int what, int unshared) {
+  if (sys::call(__NR_kcmp, first, tid, what, 0L, 0L) <= 0) return false;
+  if ((seccomp_state.left_namespaces.load(std::memory_order_relaxed) & unshared) != 0) return true;
+  const auto is_there = [](int t) {
+    TaskFacts facts;
+    return read_task_facts(t, facts) && !facts.is_exiting;
+  };
+  return is_there(first) && is_there(tid);
+}
+
 // What threads of a process have in common but for those that have called unshare(2) for themselves, and that
 // a restart cannot give them.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
@@ -173,9 +185,9 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
     if (first == 0 && (t.record.flags & kThreadLeaderExited) == 0) first = t.record.tid;
     if (t.record.tid == this_process.pid || t.record.tid == first) continue;
     if (other_directory == 0 && !own_directories::is_saved(t.record.tid) &&
-        sys::call(__NR_kcmp, first, t.record.tid, KCMP_FS, 0L, 0L) > 0)
+        is_apart(first, t.record.tid, KCMP_FS, CLONE_FS | CLONE_NEWNS | CLONE_NEWUSER))
       other_directory = t.record.tid;
-    if (other_files == 0 && sys::call(__NR_kcmp, first, t.record.tid, KCMP_FILES, 0L, 0L) > 0)
+    if (other_files == 0 && is_apart(first, t.record.tid, KCMP_FILES, CLONE_FILES))
       other_files = t.record.tid;
   }
   if (other_directory != 0) {

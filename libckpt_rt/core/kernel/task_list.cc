@@ -30,6 +30,7 @@ uint64_t hex_after(std::string_view text, std::string_view key) {
   return take_hex(line);
 }
 
+constexpr unsigned long kExitingFlag = 0x00000004;  // PF_EXITING
 constexpr unsigned long kWorkerFlags = 0x00000010 /* PF_IO_WORKER */ | 0x00004000 /* PF_USER_WORKER */;
 
 }  // namespace
@@ -118,6 +119,7 @@ bool read_task_facts(int tid, TaskFacts& facts) {
     flags = flags * 10 + static_cast<unsigned long>(line[at++] - '0');
   }
   facts.kernel_worker = (flags & kWorkerFlags) != 0;
+  facts.is_exiting = (flags & kExitingFlag) != 0;
   // exit_code is the last field.
   const size_t last = line.rfind(' ');
   for (size_t i = last + 1; i < line.size() && line[i] >= '0' && line[i] <= '9'; ++i)

@@ -31,6 +31,7 @@ bool list_waiting(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<i
 struct TaskFacts {
   char state = '?';            // R, S, D, T, Z, X …
   bool kernel_worker = false;  // an io_uring worker: never runs the program, takes no signals
+  bool is_exiting = false;     // it runs no more code of the program
   int wait_status = 0;         // of one that has exited, as wait(2) tells it
   char name[16] = {};
 };

@@ -57,7 +57,7 @@ class HalfRead(unittest.TestCase):
                 self.assertEqual(program.ask(str(part)), "read")
                 done = subprocess.run([CKPT, "now", "--json", str(program.child.pid)], capture_output=True, text=True, env=environment(),
                                       check=True)
-                self.assertIn("/maps) may be half read", " ".join(json.loads(done.stdout)["notes"]))
+                self.assertEqual("/maps) may be half read" in " ".join(json.loads(done.stdout).get("notes", [])), part < 10**6)
                 end(program)
                 program = Program([RESTART, "--json", place])
                 program.said()
