@@ -45,6 +45,9 @@ inline long map_own(uint64_t bytes, int protection, int flags, int fd = -1) {
   auto map_at = [&](uint64_t at) {
     return sys::call(__NR_mmap, at, bytes, long{protection}, long{flags}, long{fd}, 0L);
   };
+#if defined(__SANITIZE_THREAD__)
+  return map_at(0);  // it has shadow memory for the places of ordinary programs alone
+#endif
   for (const uint64_t region : {kOwnPlaces, kOtherPlaces[0], kOtherPlaces[1]}) {
     for (int i = 0; i < kTries; ++i) {
       const uint64_t at = next_own_place(bytes) - kOwnPlaces + region;

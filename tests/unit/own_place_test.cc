@@ -11,7 +11,7 @@ namespace {
 constexpr int kProtection = PROT_READ | PROT_WRITE, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 #if defined(__SANITIZE_THREAD__)
-// Its shadow memory is in all of the regions.
+// It knows no memory there.
 constexpr bool kHasPlaces = false;
 #else
 constexpr bool kHasPlaces = true;
