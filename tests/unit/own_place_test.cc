@@ -19,7 +19,7 @@ constexpr bool kHasPlaces = true;
 
 class OwnPlace : public testing::Test {
   void SetUp() override {
-    if (!kHasPlaces) GTEST_SKIP() << "the thread sanitizer has taken the places";
+    if (!kHasPlaces) GTEST_SKIP() << "the thread sanitizer knows no memory in these places";
   }
 };
 
