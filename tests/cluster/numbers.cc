@@ -1,8 +1,10 @@
 // Numbered bytes between two hosts, both ways at full speed, checked at both ends.
 //   numbers server PORT TOTAL GO | numbers client HOST PORT TOTAL GO
 // The last number is held back until there is a file GO: how fast they are does not say when they end. Each
-// end sends TOTAL 64-bit numbers in order and checks those that it gets. At the end it says "sum N".
+// end sends TOTAL 64-bit numbers in order and checks those that it gets. When nothing is left but the last
+// one it makes the file GO.server-waits or GO.client-waits. At the end it says "sum N".
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -56,7 +58,7 @@ int main(int argc, char** argv) {
   if (fd < 0) return fail("no connection");
   const uint64_t total = strtoull(argv[argc - 2], nullptr, 10);
   const char* go = argv[argc - 1];
-  bool may_end = false;
+  bool may_end = false, said = false;
   constexpr size_t kBlock = 8192;
   static uint64_t out[kBlock], in[kBlock];
   uint64_t sent = 0, got = 0, sum = 0;         // whole numbers made, checked
@@ -67,6 +69,13 @@ int main(int argc, char** argv) {
       if (sent == total - 1) may_end = access(go, F_OK) == 0;
       const uint64_t until = may_end ? total : total - 1;
       for (; out_end < sizeof(out) && sent < until; out_end += 8) out[out_end / 8] = sent++;
+    }
+    // From here on nothing of its memory changes until GO is there.
+    if (!said && !may_end && sent == total - 1 && got == total - 1 && out_at == out_end) {
+      char name[4096];
+      std::snprintf(name, sizeof(name), "%s.%s-waits", go, argv[1]);
+      close(open(name, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+      said = true;
     }
     pollfd wait{fd, static_cast<short>((got < total ? POLLIN : 0) | (out_at < out_end ? POLLOUT : 0)), 0};
     if (poll(&wait, 1, sent == total - 1 && !may_end ? 20 : -1) < 0) continue;

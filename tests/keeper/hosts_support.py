@@ -51,6 +51,11 @@ class KeptHosts(over_hosts.OverHosts):
         self.leads(job.pid)
         return job
 
+    def all_wait(self):
+        """For the last number: from then on no program of run_kept() changes its memory, but by WRITES."""
+        for who in "server", "client":
+            wait_for(f"the {who} waits", lambda name=f"{self.dir}/go.{who}-waits": os.path.exists(name))
+
     def running(self, host, words):
         try:
             wait_for(f"{words} on {host}", lambda: [p for p, w in self.hosts.processes(host) if w.startswith(words)])
