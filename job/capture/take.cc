@@ -84,9 +84,9 @@ Result<void> refuse_hidden_root() {
 
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
-  // A process that comes into being past libc comes into any attempt or not, and an attempt is short.
-  constexpr uint32_t kMoreForBirths = 16;
-  uint32_t births = 0;
+  // A process that is made past libc, or ends so, comes into any attempt or not, and an attempt is short.
+  constexpr uint32_t kMoreForComings = 16;
+  uint32_t comings = 0;
   Waits waits;
   const bool hosts = options.over_hosts();
   if (hosts && own_job.identity.root == 0)
@@ -122,7 +122,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       continue;
     }
     Result<CheckpointCost> result = Error{};
-    bool again = false, passing = false, born_meanwhile = false;
+    bool again = false, passing = false, came_or_went = false;
     {
       Coordinator coordinator(directory->get(), directory_name, options, report);
       coordinator.own_memory[1] = arena.range();
@@ -137,9 +137,9 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       if (!result.ok()) result = coordinator.explain(result.error());
       again = coordinator.again;
       passing = coordinator.passing;
-      born_meanwhile = coordinator.born_meanwhile;
+      came_or_went = coordinator.came_or_went;
     }
-    report.attempts = attempt + waits.count() + births;
+    report.attempts = attempt + waits.count() + comings;
     if (result.ok()) {
       log_format(directory->get(), "job {} processes {} pause {} us", static_cast<const char*>(report.path),
                  report.members, report.pause_ns / 1000);
@@ -156,8 +156,8 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       --attempt;  // that attempt says nothing of the method
       continue;
     }
-    if (born_meanwhile && !hosts && births < kMoreForBirths) {
-      ++births;
+    if (came_or_went && !hosts && comings < kMoreForComings) {
+      ++comings;
       --attempt;
       continue;
     }

@@ -76,7 +76,7 @@ class Session {
   bool in_rounds = false;        // exchange() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
-  bool born_meanwhile = false;   // again: a process was made past libc in the moment of the stop
+  bool came_or_went = false;     // again: a process was made, or has ended, past libc while the job stopped
   AddrRange own_memory[3] = {};  // in no image; the last is the ledger's
 
   // Shared memory that members protect (docs/shared_memory.md). Set before prepared(): what this process

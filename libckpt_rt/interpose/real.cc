@@ -17,9 +17,11 @@ constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
                                   "seteuid",      "setreuid",
                                   "setresuid",    "posix_spawn",
                                   "posix_spawnp", "vfork",
-                                  "mq_notify",    "getifaddrs",
-                                  "fcntl",        "waitpid",
-                                  "wait4",        "waitid"};
+                                  "clone",        "system",
+                                  "popen",        "mq_notify",
+                                  "getifaddrs",   "fcntl",
+                                  "waitpid",      "wait4",
+                                  "waitid"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 

@@ -1,6 +1,6 @@
 // long syscall(long number, ...): numbers in ckpt_routed_syscalls go to ckpt_routed_syscall, with the
 // same arguments in the same places; all others go straight to the kernel with no frame of ours. So a child
-// of clone(2) on a stack of its own returns as it does from libc's.
+// of clone(2) on a stack of its own returns as it does from libc's: ckpt_before_clone says which those are.
 
         .text
         .p2align 4
@@ -11,8 +11,10 @@ syscall:
         cmpq    $511, %rdi
         ja      1f
         leaq    ckpt_routed_syscalls(%rip), %rax
-        cmpb    $0, (%rax,%rdi)
-        jne     ckpt_routed_syscall
+        movzbl  (%rax,%rdi), %eax
+        cmpl    $1, %eax
+        je      ckpt_routed_syscall
+        ja      3f
 1:
         movq    %rdi, %rax
         movq    %rsi, %rdi
@@ -35,6 +37,39 @@ syscall:
         movl    %ecx, (%rax)
         movq    $-1, %rax
         ret
+3:
+        pushq   %rdi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rsi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rdx
+        .cfi_adjust_cfa_offset 8
+        pushq   %rcx
+        .cfi_adjust_cfa_offset 8
+        pushq   %r8
+        .cfi_adjust_cfa_offset 8
+        pushq   %r9
+        .cfi_adjust_cfa_offset 8
+        subq    $8, %rsp
+        .cfi_adjust_cfa_offset 8
+        call    ckpt_before_clone
+        addq    $8, %rsp
+        .cfi_adjust_cfa_offset -8
+        popq    %r9
+        .cfi_adjust_cfa_offset -8
+        popq    %r8
+        .cfi_adjust_cfa_offset -8
+        popq    %rcx
+        .cfi_adjust_cfa_offset -8
+        popq    %rdx
+        .cfi_adjust_cfa_offset -8
+        popq    %rsi
+        .cfi_adjust_cfa_offset -8
+        popq    %rdi
+        .cfi_adjust_cfa_offset -8
+        testl   %eax, %eax
+        jz      1b
+        jmp     ckpt_routed_syscall
         .cfi_endproc
         .size syscall, . - syscall
 

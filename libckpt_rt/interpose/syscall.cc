@@ -18,6 +18,7 @@
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/interpose/inotify.h"
 #include "libckpt_rt/interpose/memory/memory.h"
+#include "libckpt_rt/interpose/process/clone.h"
 #include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/interpose/system_v/system_v.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -41,6 +42,7 @@ T* pointer(long value) {
   return reinterpret_cast<T*>(value);
 }
 
+// 1: always routed. 2: ckpt_before_clone() says.
 constexpr auto kRouted = [] {
   std::array<uint8_t, 512> table{};
   for (int nr : {__NR_nanosleep,
@@ -132,6 +134,7 @@ constexpr auto kRouted = [] {
                  __NR_io_uring_register}) {
     table[static_cast<size_t>(nr)] = 1;
   }
+  for (int nr : {__NR_fork, __NR_vfork, __NR_clone, __NR_clone3}) table[static_cast<size_t>(nr)] = 2;
   return table;
 }();
 
@@ -464,6 +467,10 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       break;
     case __NR_remap_file_pages:
       return calls::remap_file_pages(pointer<void>(a), ub, ic, ud, static_cast<int>(e));
+    case __NR_fork:
+    case __NR_clone:
+    case __NR_clone3:
+      return calls::fork_call(nr, a, b, c, d, e);
     default:
       break;
   }

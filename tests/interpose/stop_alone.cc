@@ -28,7 +28,7 @@ namespace {
 std::atomic<int64_t> pause_for{0};
 std::atomic<uint64_t> stop_count{0};
 std::atomic<int> release_count{0};
-std::atomic<int> child_count{0};
+std::atomic<int> child_count{0}, fork_count{0}, forked_count{0}, spawn_count{0}, end_count{0};
 Release seen[kMaxReleases];
 }  // namespace
 
@@ -44,11 +44,11 @@ void yield_signal() {}
 bool took_late_request(void*, void*) { return false; }
 std::atomic<uint32_t> memory_registered{0};
 std::atomic<bool> has_forked{false};
-void before_fork() {}
-void after_fork() {}
+void before_fork() { test::fork_count.fetch_add(1); }
+void after_fork() { test::forked_count.fetch_add(1); }
 std::atomic<bool> has_spawned{false};
-void before_spawn() {}
-void before_end() {}
+void before_spawn() { test::spawn_count.fetch_add(1); }
+void before_end() { test::end_count.fetch_add(1); }
 void forget(uintptr_t, size_t) {}
 void note_mutex(const void*) {}
 void note_futex(const void*) {}
@@ -222,6 +222,10 @@ API bool was_released(uintptr_t start, size_t length) {
   return false;
 }
 API int forks_in_child() { return child_count.load(); }
+API int forks_begun() { return fork_count.load(); }
+API int forks_made() { return forked_count.load(); }
+API int spawns() { return spawn_count.load(); }
+API int ends() { return end_count.load(); }
 API void set_monotonic_shift(int64_t ns) { hooks::monotonic_shift_ns.store(ns); }
 
 }  // namespace test

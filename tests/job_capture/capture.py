@@ -162,7 +162,7 @@ class Capture(Job):
 
 class Busy(Job):
     def test_processes_born_and_dying(self):
-        for how in ("fork", "fork-exec", "vfork", "spawn", "clone"):
+        for how in ("fork", "fork-exec", "vfork", "spawn", "system", "popen", "clone", "syscall", "raw", "raw-vfork"):
             with self.subTest(how=how):
                 child = self.start(SHORT, how, ready="up")
                 for _ in range(5):

@@ -2,14 +2,18 @@
 // where, it also knows from its private memory: an image whose shared pages are from another instant than a
 // process's own, or from two, is found at the next step after a restart.
 //
-//   shared_job MIB PROCESSES [fork]      runs until a file named "stop" is in its directory; prints "ok", or what is wrong
+//   shared_job MIB PROCESSES [fork|clone|syscall]
+//                                        runs until a file named "stop" is in its directory; prints "ok", or
+//                                        what is wrong
 //
-// With `fork` the first process makes children without rest, which write to the memory too, or execute
-// another program.
+// With a third argument the first process makes children without rest, by that call, which write to the
+// memory too, or execute another program.
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 namespace {
 
@@ -83,15 +88,28 @@ void work(unsigned process) {
   common().of[process].done = 1;
 }
 
-void make_children() {
+[[noreturn]] void live(uint64_t n) {
+  if (n % 4 == 3) execl("/bin/true", "true", nullptr);
+  for (uint64_t i = 0; i < 64; ++i) word((n * 64 + i) % pages, 128).fetch_add(1);
+  common().born.fetch_add(1);
+  _exit(0);
+}
+
+int live_of(void* n) { live(*static_cast<uint64_t*>(n)); }
+
+pid_t make_child(const char* how, uint64_t n) {
+  alignas(16) static char stack[64 << 10];
+  if (std::strcmp(how, "clone") == 0) return clone(live_of, std::end(stack), SIGCHLD, &n);
+  const pid_t child = std::strcmp(how, "syscall") == 0
+                          ? static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0L, 0L, 0L, 0L))
+                          : fork();
+  if (child == 0) live(n);
+  return child;
+}
+
+void make_children(const char* how) {
   for (uint64_t n = 0; access("stop", F_OK) != 0; ++n) {
-    const pid_t child = fork();
-    if (child == 0) {
-      if (n % 4 == 3) execl("/bin/true", "true", nullptr);
-      for (uint64_t i = 0; i < 64; ++i) word((n * 64 + i) % pages, 128).fetch_add(1);
-      common().born.fetch_add(1);
-      _exit(0);
-    }
+    const pid_t child = make_child(how, n);
     int status = 0;
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
       std::printf("a child: %d, status %x\n", child, static_cast<unsigned>(status));
@@ -122,8 +140,8 @@ int main(int argc, char** argv) {
     work(i);
     _exit(0);
   }
-  if (argc > 3 && std::strcmp(argv[3], "fork") == 0)
-    make_children();
+  if (argc > 3)
+    make_children(argv[3]);
   else
     while (access("stop", F_OK) != 0) usleep(10'000);
   common().stop = 1;

@@ -72,7 +72,9 @@ class SharedMemory(unittest.TestCase):
         self.rounds("16", "3", uid=NOBODY, protected=None)
 
     def test_while_children_come_and_go(self):
-        self.rounds("16", "2", "fork")
+        for how in "fork", "clone", "syscall":
+            with self.subTest(how=how):
+                self.rounds("16", "2", how)
 
     def test_increments(self):
         self.rounds("16", "2", CKPT_INCREMENTS="3")

@@ -85,6 +85,32 @@ Result<void> Coordinator::set_modes(long mode) {
   return {};
 }
 
+Coordinator::Member* Coordinator::find(const Listed& listed) {
+  for (Member& m : members_) {
+    if (m.listed.look.pid == listed.look.pid && m.listed.look.started == listed.look.started) return &m;
+  }
+  return nullptr;
+}
+
+// Most processes that are made past libc's functions, and so come into being while the others stop, live for
+// a moment: all stand until they have ended. No longer than kShortLifeNs; none is asked, for that takes
+// longer than its life.
+Result<void> Coordinator::await_short_lived() {
+  constexpr int64_t kShortLifeNs = 3'000'000;
+  constexpr timespec kNap{0, 100'000};
+  for (const int64_t until = now_ns() + kShortLifeNs; now_ns() < until;) {
+    ArenaVector<Listed> now(arena_);
+    if (!list_members(own_job.identity, this_process.pid, arena_, now))
+      return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+    const bool any_alive = std::any_of(now.begin(), now.end(), [this](const Listed& l) {
+      return l.look.pid != this_process.pid && !l.look.ended() && find(l) == nullptr;
+    });
+    if (!any_alive) return {};
+    sys::call(__NR_ppoll, nullptr, 0L, &kNap, nullptr, 8L);
+  }
+  return {};
+}
+
 // Adds and asks processes of the job that are not in members_. True: there were some, or known ones have
 // executed another program.
 Result<bool> Coordinator::add_new() {
@@ -97,11 +123,7 @@ Result<bool> Coordinator::add_new() {
       self_ = l;
       continue;
     }
-    Member* known = nullptr;
-    for (Member& m : members_) {
-      if (m.listed.look.pid == l.look.pid && m.listed.look.started == l.look.started) known = &m;
-    }
-    if (known != nullptr) {
+    if (Member* known = find(l); known != nullptr) {
       // Group and session may have changed; a process that has ended has its status now.
       if (!known->stranger) known->listed = l;
       if (l.look.ended() && known->state == Member::State::kWithUs && told_ < Step::kStop)
@@ -189,10 +211,11 @@ Result<void> Coordinator::standing() {
     CKPT_TRY(note_stopped());
     return tell_all(Step::kSample);
   }
+  CKPT_TRY(await_short_lived());
   auto any = add_new();
   if (!any.ok()) return any.error();
   if (*any) {
-    again = born_meanwhile = true;
+    again = came_or_went = true;
     return name(members_.back(), ExitCode::kInternal,
                 "was made while the others stopped; the checkpoint is taken again");
   }
@@ -221,7 +244,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   if (Result<void> found = find_shared(member_files_.span(), arena_, shared_); !found.ok()) {
     if (found.error().sys_errno != EBADF && found.error().sys_errno != ESRCH) return found;
     // All threads stand, so nothing closes a descriptor: a member without descriptors was killed.
-    again = true;
+    again = came_or_went = true;
     return make_error(ExitCode::kInternal, 0, "a process of the job ended while its checkpoint was taken");
   }
   going = static_cast<uint32_t>(std::count_if(

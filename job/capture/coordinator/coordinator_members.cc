@@ -283,7 +283,7 @@ Result<void> Coordinator::lost(Member& m) {
       m.state = Member::State::kEnded;
       return {};
     }
-    again = true;
+    again = came_or_went = true;
     return name(m, ExitCode::kInternal, "ended while its checkpoint was taken");
   }
   // The member has ended, or executes another program and is to be asked anew.
@@ -313,6 +313,8 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
     }
     again = again || failed->again != 0;
     passing = passing || failed->again == 2;
+    // Its last thread has ended, and nobody was told.
+    came_or_went = came_or_went || static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess;
     return make_error(static_cast<ExitCode>(failed->code), failed->sys_errno,
                       "process {} ({}) of the job: {}", m.listed.look.pid,
                       static_cast<const char*>(m.listed.look.name),

@@ -54,7 +54,7 @@ Result<void> Stop::stop(BackEnd& back_end) {
 // Only our own threads are left: the last of the program has ended past libc (SYS_exit), and the process ends
 // with ours. In a job the next attempt finds what it leaves to its parent.
 Error Stop::program_ended() {
-  if (job::Session* session = job::session()) session->again = true;
+  if (job::Session* session = job::session()) session->again = session->came_or_went = true;
   return make_error(ExitCode::kNoProcess, 0, "its last thread has ended while the checkpoint was taken");
 }
 

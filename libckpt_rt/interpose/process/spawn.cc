@@ -1,6 +1,8 @@
-// vfork, posix_spawn and posix_spawnp: hooks::before_spawn() is called before they make a process. Processes
-// that libc makes by calls of its own (system, popen) are found when the job's members are listed again.
+// vfork, posix_spawn, posix_spawnp, system and popen: hooks::before_spawn() is called before they make a
+// process. What libc makes for itself beyond these (wordexp) is found when the job's members are listed
+// again.
 #include <spawn.h>
+#include <stdio.h>
 
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/interpose/abi.h"
@@ -26,6 +28,16 @@ CKPT_INTERPOSE(int, posix_spawnp, pid_t* pid, const char* file, const posix_spaw
                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
   hooks::before_spawn();
   return real_function(RealFunction::kPosixSpawnp).as<Spawn>()(pid, file, actions, attributes, argv, envp);
+}
+
+CKPT_INTERPOSE(int, system, const char* command) {
+  if (command != nullptr) hooks::before_spawn();
+  return real_function(RealFunction::kSystem).as<int(const char*)>()(command);
+}
+
+CKPT_INTERPOSE(FILE*, popen, const char* command, const char* mode) {
+  hooks::before_spawn();
+  return real_function(RealFunction::kPopen).as<FILE*(const char*, const char*)>()(command, mode);
 }
 
 // For vfork.S: the address of libc's vfork, which returns twice, to the caller of ours.
