@@ -9,9 +9,9 @@
 #include <cstdio>
 
 #include "base/standard_descriptors.h"
-#include "cluster/srun/inherited.h"
-#include "cluster/srun/launcher.h"
-#include "cluster/srun/node.h"
+#include "cluster/srun/launcher/launcher.h"
+#include "cluster/srun/node/inherited.h"
+#include "cluster/srun/node/node.h"
 
 namespace ckpt::cluster::srun {
 

@@ -4,14 +4,14 @@
 
 #include <set>
 
+#include "cluster/srun/asked/hostlist.h"
+#include "cluster/srun/asked/layout.h"
+#include "cluster/srun/asked/multi_prog.h"
+#include "cluster/srun/asked/output_name.h"
+#include "cluster/srun/asked/step.h"
 #include "cluster/srun/frames.h"
-#include "cluster/srun/hostlist.h"
-#include "cluster/srun/layout.h"
-#include "cluster/srun/multi_prog.h"
-#include "cluster/srun/output_name.h"
+#include "cluster/srun/node/task_environment.h"
 #include "cluster/srun/pmi/server.h"
-#include "cluster/srun/step.h"
-#include "cluster/srun/task_environment.h"
 
 namespace ckpt::cluster::srun {
 namespace {

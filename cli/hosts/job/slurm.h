@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "cli/hosts/job/hosts_run.h"
-#include "cluster/srun/step.h"
+#include "cluster/srun/asked/step.h"
 
 namespace ckpt::cli {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/srun/layout.h"
+#include "cluster/srun/asked/layout.h"
 #include "cluster/srun/pmi/wire.h"
 
 namespace ckpt::cluster::srun {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "cluster/srun/asked/step.h"
 #include "cluster/srun/pmix/message.h"
-#include "cluster/srun/step.h"
 
 namespace ckpt::cluster::srun {
 

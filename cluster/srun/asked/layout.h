@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cluster/srun/options.h"
+#include "cluster/srun/asked/options.h"
 
 namespace ckpt::cluster::srun {
 

@@ -1,4 +1,4 @@
-#include "cluster/srun/options.h"
+#include "cluster/srun/asked/options.h"
 
 #include <getopt.h>
 

@@ -1,4 +1,4 @@
-#include "cluster/srun/binding.h"
+#include "cluster/srun/node/binding.h"
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-#include "cluster/srun/hostlist.h"
+#include "cluster/srun/asked/hostlist.h"
 
 #include <charconv>
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/raii_fd.h"
-#include "cluster/srun/step.h"
+#include "cluster/srun/asked/step.h"
 
 namespace ckpt::cluster::srun {
 

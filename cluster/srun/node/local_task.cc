@@ -1,4 +1,4 @@
-#include "cluster/srun/local_task.h"
+#include "cluster/srun/node/local_task.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,9 +11,9 @@
 
 #include <cstdio>
 
-#include "cluster/srun/binding.h"
+#include "cluster/srun/node/binding.h"
+#include "cluster/srun/node/task_environment.h"
 #include "cluster/srun/signals.h"
-#include "cluster/srun/task_environment.h"
 
 extern char** environ;
 

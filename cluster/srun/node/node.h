@@ -15,7 +15,7 @@
 
 #include "cluster/on/window.h"
 #include "cluster/srun/frames.h"
-#include "cluster/srun/local_task.h"
+#include "cluster/srun/node/local_task.h"
 #include "cluster/srun/pmix/host.h"
 
 namespace ckpt::cluster::srun {

@@ -1,8 +1,8 @@
-#include "cluster/srun/layout.h"
+#include "cluster/srun/asked/layout.h"
 
 #include <algorithm>
 
-#include "cluster/srun/hostlist.h"
+#include "cluster/srun/asked/hostlist.h"
 
 namespace ckpt::cluster::srun {
 

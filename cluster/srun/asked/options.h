@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cluster/srun/binding.h"
+#include "cluster/srun/node/binding.h"
 
 namespace ckpt::cluster::srun {
 

@@ -1,11 +1,11 @@
-#include "cluster/srun/multi_prog.h"
+#include "cluster/srun/asked/multi_prog.h"
 
 #include <errno.h>
 
 #include <fstream>
 #include <sstream>
 
-#include "cluster/srun/hostlist.h"
+#include "cluster/srun/asked/hostlist.h"
 
 namespace ckpt::cluster::srun {
 

@@ -1,4 +1,4 @@
-#include "cluster/srun/streams.h"
+#include "cluster/srun/launcher/streams.h"
 
 #include <errno.h>
 #include <limits.h>

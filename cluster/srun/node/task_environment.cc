@@ -1,12 +1,12 @@
-#include "cluster/srun/task_environment.h"
+#include "cluster/srun/node/task_environment.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "cluster/srun/hostlist.h"
-#include "cluster/srun/inherited.h"
+#include "cluster/srun/asked/hostlist.h"
+#include "cluster/srun/node/inherited.h"
 
 namespace ckpt::cluster::srun {
 

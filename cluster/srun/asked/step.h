@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cluster/srun/inherited.h"
-#include "cluster/srun/layout.h"
+#include "cluster/srun/asked/layout.h"
+#include "cluster/srun/node/inherited.h"
 
 namespace ckpt::cluster::srun {
 

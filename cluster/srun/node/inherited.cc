@@ -1,4 +1,4 @@
-#include "cluster/srun/inherited.h"
+#include "cluster/srun/node/inherited.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "cluster/srun/node.h"
+#include "cluster/srun/node/node.h"
 
 #include <dirent.h>
 #include <errno.h>

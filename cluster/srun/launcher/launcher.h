@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "cluster/srun/far_node.h"
+#include "cluster/srun/asked/step.h"
+#include "cluster/srun/launcher/far_node.h"
+#include "cluster/srun/launcher/streams.h"
 #include "cluster/srun/pmi/server.h"
 #include "cluster/srun/pmix/router.h"
-#include "cluster/srun/step.h"
-#include "cluster/srun/streams.h"
 
 namespace ckpt::cluster::srun {
 

@@ -1,4 +1,4 @@
-#include "cluster/srun/output_name.h"
+#include "cluster/srun/asked/output_name.h"
 
 #include <pwd.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include <cctype>
 
-#include "cluster/srun/step.h"
+#include "cluster/srun/asked/step.h"
 
 namespace ckpt::cluster::srun {
 

@@ -1,4 +1,4 @@
-#include "cluster/srun/step.h"
+#include "cluster/srun/asked/step.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -7,11 +7,11 @@
 
 #include <cstring>
 
+#include "cluster/srun/asked/multi_prog.h"
+#include "cluster/srun/asked/output_name.h"
 #include "cluster/srun/frames.h"
-#include "cluster/srun/multi_prog.h"
-#include "cluster/srun/output_name.h"
+#include "cluster/srun/node/task_environment.h"
 #include "cluster/srun/pmix/missing.h"
-#include "cluster/srun/task_environment.h"
 
 namespace ckpt::cluster::srun {
 

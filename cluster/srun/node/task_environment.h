@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/srun/step.h"
+#include "cluster/srun/asked/step.h"
 
 namespace ckpt::cluster::srun {
 

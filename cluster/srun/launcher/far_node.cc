@@ -1,4 +1,4 @@
-#include "cluster/srun/far_node.h"
+#include "cluster/srun/launcher/far_node.h"
 
 #include <errno.h>
 #include <fcntl.h>

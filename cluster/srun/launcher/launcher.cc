@@ -1,4 +1,4 @@
-#include "cluster/srun/launcher.h"
+#include "cluster/srun/launcher/launcher.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +13,8 @@
 #include <map>
 
 #include "base/clock.h"
-#include "cluster/srun/hostlist.h"
-#include "cluster/srun/output_name.h"
+#include "cluster/srun/asked/hostlist.h"
+#include "cluster/srun/asked/output_name.h"
 #include "cluster/srun/signals.h"
 
 extern char** environ;
