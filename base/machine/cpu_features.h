@@ -26,12 +26,21 @@ inline uint64_t read_xfeatures() {
   return (uint64_t{high} << 32) | low;
 }
 
-// The calling thread may read and write memory with any protection key (pkeys(7)). A thread that was made in
-// a signal handler has the rights of a handler: of memory with key 0 alone.
-inline void open_protection_keys() {
+inline bool has_protection_keys() {
   constexpr uint64_t kProtectionKeys = 1ull << 9;  // in XCR0, where the kernel has them in use
-  if ((read_xfeatures() & kProtectionKeys) == 0) return;
-  asm volatile(".byte 0x0f,0x01,0xef" : : "a"(0), "c"(0), "d"(0) : "memory");  // wrpkru
+  return (read_xfeatures() & kProtectionKeys) != 0;
+}
+
+// Of the calling thread, two bits for each key (pkeys(7)): what it has no right to read, and to write. Where
+// there are no keys this faults.
+inline void set_protection_key_rights(uint32_t rights) {
+  asm volatile(".byte 0x0f,0x01,0xef" : : "a"(rights), "c"(0), "d"(0) : "memory");  // wrpkru
+}
+
+// The calling thread may read and write memory with any protection key. A thread that was made in a signal
+// handler has the rights of a handler: of memory with key 0 alone.
+inline void open_protection_keys() {
+  if (has_protection_keys()) set_protection_key_rights(0);
 }
 
 inline CpuFeatures collect_cpu_features() {

@@ -38,6 +38,9 @@ inline constexpr LibraryNoteText kLibraryNoteTexts[] = {
     {kNoteSeals,
      "memory could not be sealed again (mseal): it may be changed now; does this kernel know the call "
      "(Linux 6.10)?"},
+    {kNoteKeys,
+     "protection keys (pkey_alloc) or the memory that has them are not as they were: this kernel has given "
+     "other keys, or the processor has none; what they forbid is allowed"},
     {kNoteSegments,
      "segments of the program's own (modify_ldt, set_thread_area) are not there again, or a register that "
      "named one is empty: does this kernel have the call (CONFIG_MODIFY_LDT_SYSCALL) and segments of 16 "

@@ -16,6 +16,7 @@
 #include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/half_read_lists.h"
+#include "libckpt_rt/capture/memory/protection_keys.h"
 #include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
@@ -240,6 +241,8 @@ void release_all() {
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
+  // First: nothing of what is sealed changes its key.
+  add_notes(protection_keys::give_again());
   add_notes(kept_settings::say_again());
   if (saved_process.dumpable == 1) sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L);
   if (of_job) {

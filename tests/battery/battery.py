@@ -33,7 +33,7 @@ BINARIES = os.environ.get("CKPT_BATTERY_PROGRAMS", os.path.join(BUILD, "tests", 
 CKPT, RESTART = (os.path.join(BUILD, "bin", name) for name in ("ckpt", "ckpt-restart"))
 NOBODY = 65534
 PATIENCE = 100.0  # seconds; a port that an ordinary user wants again is free after 60
-QUICK = {"threads.mutex_types": "once", "signals.posix_timers": "twice", "trees.pipeline": "once", "memory.keys_of_access": "user"}
+QUICK = {"threads.mutex_types": "once", "signals.posix_timers": "twice", "trees.pipeline": "once", "memory.keys_of_access": "user", "memory.keys_of_threads": "twice"}
 WAYS = ("once", "twice", "user")
 FAILURES = ("WRONG", "HANGS", "LATE", "NEW")
 # What does not come back, and what the checkpoint has to say of it (docs/limits.md).
@@ -42,8 +42,6 @@ EXPECTED = {
     "files.sparse": "too long for the image",
     "ipc.messages_waiting": "",
     "ipc.shared_sysv": "comes back with id",
-    "memory.keys_of_access": "protection keys",
-    "memory.keys_of_writing": "protection keys",
     "memory.own_faults": "userfaultfd",
     "memory.secret": "secretmem",
     "process.filter": "seccomp",

@@ -209,10 +209,9 @@ Result<void> Stop::look(Watch& watch) {
         "with a policy (mbind) than are remembered, or this kernel (Linux 6.13, 6.14) shows its guard "
         "regions to nobody: after a restart some are ordinary memory");
   }
-  if (!capture.texts.filtered() && protection_keys::any_taken(capture.map.mappings())) {
-    parts_.space.note(1,
-                      "the program has protection keys (pkey_alloc): after a restart they are free, and what "
-                      "they forbid is allowed");
+  if (!capture.texts.filtered()) {
+    const char* lost = protection_keys::capture_stopped(capture.map.mappings());
+    if (lost != nullptr) parts_.space.note(1, lost);
   }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());

@@ -2,9 +2,11 @@
 #include <alloca.h>
 #include <linux/userfaultfd.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include "battery.h"
 
 static char* map_of(size_t size, int protection, int more) {
@@ -229,6 +231,48 @@ static void keys_of(int forbids) {
 static void keys_of_writing(void) { keys_of(PKEY_DISABLE_WRITE); }
 static void keys_of_access(void) { keys_of(PKEY_DISABLE_ACCESS); }
 
+// Each thread has rights of its own; beside memory for which the kernel takes a key by itself.
+struct keyed {
+  char* memory[3];
+  int key, questions[2], answers[2];
+};
+static void* may_not_write(void* of) {
+  struct keyed* k = of;
+  pkey_set(k->key, PKEY_DISABLE_WRITE);
+  for (char n; read(k->questions[0], &n, 1) == 1;) {
+    for (int i = 0; i < 3; i++) {
+      MUST(k->memory[i][0] == n);
+      MUST(syscall(SYS_getrandom, k->memory[i] + 8, 1, 0) == -1 && errno == EFAULT);
+    }
+    MUST(pkey_get(k->key) == PKEY_DISABLE_WRITE);
+    MUST(write(k->answers[1], &n, 1) == 1);
+  }
+  return NULL;
+}
+static void keys_of_threads(void) {
+  struct keyed k;
+  MUST(pipe(k.questions) == 0 && pipe(k.answers) == 0);
+  map_of(4096, PROT_EXEC, 0);
+  if ((k.key = pkey_alloc(0, 0)) < 0) return (void)say("no keys");
+  int file = memfd_create("keyed", 0);
+  MUST(ftruncate(file, 4096) == 0);
+  k.memory[0] = map_of(4096, RW, 0);
+  k.memory[1] = mmap(NULL, 4096, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  k.memory[2] = mmap(NULL, 4096, RW, MAP_SHARED, file, 0);
+  for (int i = 0; i < 3; i++) MUST(pkey_mprotect(k.memory[i], 4096, i == 1 ? PROT_WRITE : RW, k.key) == 0);
+  pthread_t other;
+  MUST(pthread_create(&other, NULL, may_not_write, &k) == 0);
+  EACH_STEP(n) {
+    char is = (char)n, answer;
+    for (int i = 0; i < 3; i++) k.memory[i][0] = is;
+    MUST(syscall(SYS_getrandom, k.memory[2] + 16, 1, 0) == 1);
+    MUST(write(k.questions[1], &is, 1) == 1 && read(k.answers[0], &answer, 1) == 1 && answer == is);
+  }
+  close(k.questions[1]);
+  MUST(pthread_join(other, NULL) == 0);
+  say("%d", k.key);
+}
+
 static void guards(void) {
   struct sigaction a = {.sa_handler = catches};
   sigaction(SIGSEGV, &a, NULL);
@@ -346,5 +390,5 @@ static void twice_mapped(void) {
 }
 
 PROGRAMS(P(moved), P(protections), P(advice), P(huge), P(sealed), P(own_faults), P(keys_of_writing),
-         P(keys_of_access), P(stacks_grow), P(guards), P(heap), P(locked_memory), P(program_break),
-         P(reserved), P(made_code), P(secret), P(twice_mapped))
+         P(keys_of_access), P(keys_of_threads), P(stacks_grow), P(guards), P(heap), P(locked_memory),
+         P(program_break), P(reserved), P(made_code), P(secret), P(twice_mapped))
