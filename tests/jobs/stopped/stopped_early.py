@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from job_tree import NOBODY, Tree, adopt_orphans, handles_requests, root_of
+from job_tree import NOBODY, Tree, adopt_orphans, handles_requests, root_of, wait_for
 
 adopt_orphans()
 
@@ -126,7 +126,7 @@ class StoppedEarly(unittest.TestCase):
 
     def test_a_program_whose_library_did_not_start(self):
         """It has begun long ago: it is refused by name, and runs nothing meanwhile."""
-        tree = Tree("stopped-asleep", ["sh", "-c", "CKPT_DISABLE=1 sh -c 'while :; do :; done' & echo $!; wait"])
+        tree = Tree("stopped-asleep", ["sh", "-c", "CKPT_DISABLE=1 sh -c ': > begun; while :; do :; done' & echo $!; wait"])
         self.addCleanup(tree.close, False)
         tree.run()
         while not (output := tree.output()).endswith(b"\n"):
@@ -137,8 +137,7 @@ class StoppedEarly(unittest.TestCase):
             with open(f"/proc/{child}/stat", encoding="utf-8") as f:
                 return [int(n) for n in f.read().rpartition(")")[2].split()[11:13]]
 
-        while processor_time()[0] < 5:
-            pass
+        wait_for(lambda: os.path.exists(os.path.join(tree.work, "begun")), "the loop")
         os.kill(child, signal.SIGSTOP)
         while state_of(child) != "T":
             pass
