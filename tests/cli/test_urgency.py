@@ -22,6 +22,15 @@ def fields(path):
         return f.read().rsplit(")", 1)[1].split()
 
 
+def threads(pid):
+    """The fields of each thread; those that end meanwhile, as a checkpoint's may, have none."""
+    found = []
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.append(fields(f"/proc/{pid}/task/{tid}/stat"))
+    return found
+
+
 class Urgency(CkptTest):
     def stopped_at(self, point, mode):
         """A nice program whose checkpoint has come to `point`, where all of it is stopped."""
@@ -35,7 +44,7 @@ class Urgency(CkptTest):
         self.addCleanup(asker.communicate)
         self.addCleanup(asker.kill)
         # The first thread may wait for a page meanwhile, which the thread that would bring it cannot while it is stopped.
-        await_(lambda: any(fields(f"/proc/{child.pid}/task/{tid}/stat")[0] == "T" for tid in os.listdir(f"/proc/{child.pid}/task")), point)
+        await_(lambda: any(thread[0] == "T" for thread in threads(child.pid)), point)
         return child, asker
 
     def stopped_writer(self, pid):
@@ -51,7 +60,7 @@ class Urgency(CkptTest):
         return writer
 
     def niceness(self, pid):
-        return sorted(int(fields(f"/proc/{pid}/task/{tid}/stat")[16]) for tid in os.listdir(f"/proc/{pid}/task"))
+        return sorted(int(thread[16]) for thread in threads(pid))
 
     def goes_on(self, asker, *pids):
         for pid in pids:

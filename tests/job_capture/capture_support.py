@@ -41,8 +41,12 @@ def stat_of(pid):
 
 
 def name_of(pid):
-    with open(f"/proc/{pid}/comm") as f:
-        return f.read().strip()
+    """None: it has ended."""
+    try:
+        with open(f"/proc/{pid}/comm") as f:
+            return f.read().strip()
+    except OSError:
+        return None
 
 
 def handles_requests(pid):

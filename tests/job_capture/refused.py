@@ -122,7 +122,7 @@ class Stopped(Job):
         wait_for("coordinator", lambda: "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
         slept = sleeps_of_ours(child.pid)
         wait_for("its looks at the child, between which it sleeps", lambda: sleeps_of_ours(child.pid) >= slept + 10)
-        self.assertNotIn("T", {stat_of(f"{child.pid}/task/{t}")[1] for t in os.listdir(f"/proc/{child.pid}/task")})
+        self.assertNotIn("T", {(stat_of(f"{child.pid}/task/{t}") or (0, ""))[1] for t in os.listdir(f"/proc/{child.pid}/task")})
         child.stdin.write("x")
         child.stdin.flush()
         wait_for("stop", lambda: stat_of(child.pid)[1] == "T")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What the kernel knows of a process that no restart brings back is said; full queues of signals; strangers."""
 
+import contextlib
 import json
 import os
 import re
@@ -208,7 +209,7 @@ class FullQueue(SteppedTest):
         """How many threads block all signals but those of faults: in our handler, or threads of ours."""
         count = 0
         for tid in os.listdir("/proc/%d/task" % self.pid):
-            with open("/proc/%d/task/%s/status" % (self.pid, tid), encoding="utf-8") as f:
+            with contextlib.suppress(OSError), open("/proc/%d/task/%s/status" % (self.pid, tid), encoding="utf-8") as f:  # else it has ended
                 count += (int(re.search(r"SigBlk:\s*(\w+)", f.read())[1], 16) >> 33).bit_count() == 31
         return count
 

@@ -229,8 +229,11 @@ def is_stopped(pid):
     """With all of its threads: the parent is told when the last of them has stopped."""
     states = []
     for tid in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{tid}/stat", encoding="utf-8") as f:
-            states.append(f.read().rpartition(")")[2].split()[0])
+        try:
+            with open(f"/proc/{pid}/task/{tid}/stat", encoding="utf-8") as f:
+                states.append(f.read().rpartition(")")[2].split()[0])
+        except OSError:
+            continue  # it has ended
     return set(states) == {"T"}
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Programs of two pid namespaces, as in two containers, with one image directory."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -69,12 +70,14 @@ class SharedDirectory(unittest.TestCase):
 
     def stands(self, pid):
         """A process below this one is stopped."""
-        children = []
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", encoding="utf-8") as f:
+        children, threads = [], []
+        with contextlib.suppress(OSError):  # what has ended has none
+            threads = os.listdir(f"/proc/{pid}/task")
+        for thread in threads:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="utf-8") as f:
                 children += [int(child) for child in f.read().split()]
         for child in children:
-            with open(f"/proc/{child}/stat", encoding="utf-8") as status:
+            with contextlib.suppress(OSError), open(f"/proc/{child}/stat", encoding="utf-8") as status:
                 if status.read().rpartition(")")[2].split()[0] == "T":
                     return True
         return any(self.stands(child) for child in children)
