@@ -310,7 +310,9 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     } else if ((masks.blocked & setxid) == 0) {
       // Sent already, and our action took it, or will.
       if (contains(t.by_libc_signal.span(), tid)) continue;
-      borrow_libc_signal();
+      // A thread has replaced our action since the look above: those that were sent the signal may have taken
+      // it with that one. The next look finds ours again, and would never send it to them again.
+      if (borrow_libc_signal()) t.by_libc_signal.clear();
       siginfo_t info{};
       info.si_signo = kSetxidSignal;
       info.si_code = SI_QUEUE;

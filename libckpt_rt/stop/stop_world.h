@@ -208,7 +208,7 @@ class StopWorld {
   void signal_one_by_one(int signal, uint32_t threads);
   bool is_in_exec(int tid) const;
   bool libc_signal_is_ours() const;
-  void borrow_libc_signal();
+  bool borrow_libc_signal();
   void return_libc_signal();
   void take_setxid_of_process();
 

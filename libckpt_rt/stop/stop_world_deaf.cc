@@ -46,14 +46,15 @@ bool StopWorld::libc_signal_is_ours() const {
 }
 
 // libc sets its action when a program first needs it, some versions whenever they do: it may have replaced
-// ours since.
-void StopWorld::borrow_libc_signal() {
-  if (on_libc_signal_ == nullptr) return;
+// ours since. True: another action was there, and is replaced now.
+bool StopWorld::borrow_libc_signal() {
+  if (on_libc_signal_ == nullptr) return false;
   const KernelSigaction ours = make_own_action(on_libc_signal_);
   KernelSigaction found{};
-  if (kernel_sigaction(kSetxidSignal, nullptr, &found) != 0 || found.handler == ours.handler) return;
+  if (kernel_sigaction(kSetxidSignal, nullptr, &found) != 0 || found.handler == ours.handler) return false;
   libc_action_ = found;
   borrowed_ = kernel_sigaction(kSetxidSignal, &ours, nullptr) == 0;
+  return borrowed_;
 }
 
 void StopWorld::return_libc_signal() {
