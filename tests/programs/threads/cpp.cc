@@ -1,5 +1,6 @@
 #include <pthread.h>
 
+#include <memory>
 #include <stdexcept>
 
 #include "tests/programs/threads/threads.h"
@@ -125,16 +126,30 @@ std::string locals(uint64_t iterations) {
   return fmt::format("{} threads with thread_local objects", key_calls.load());
 }
 
+namespace {
+// The thread does not end before it is detached. pthread_detach(3) of libc looks at the thread once more after it
+// has detached it. A thread that ends in between has given its stack back, and the look is a SIGSEGV.
+template <typename Work>
+void start_detached(Work work) {
+  auto is_detached = std::make_shared<std::atomic<bool>>(false);
+  std::thread([work, is_detached] {
+    work();
+    while (!is_detached->load()) std::this_thread::yield();
+  }).detach();
+  is_detached->store(true);
+}
+}  // namespace
+
 std::string detached(uint64_t iterations) {
   std::atomic<uint64_t> ended{0};
   for (uint64_t n = 0; n < iterations; ++n) {
-    std::thread([&, n] {
-      std::thread([&, n] {
+    start_detached([&, n] {
+      start_detached([&, n] {
         volatile uint64_t x = n;
         for (int i = 0; i < 2000; ++i) x = mix(x);
         ended.fetch_add(1);
-      }).detach();
-    }).detach();
+      });
+    });
     while (ended.load() + 50 < n) std::this_thread::yield();
   }
   while (ended.load() < iterations) std::this_thread::yield();
