@@ -208,9 +208,11 @@ class ChannelBuilder {
   // that did not bind, then as a program binds. Ports of the first kind may be shared with connections that
   // have just ended.
   enum class BindAs { kChosen, kBound };
+  // As kChosen: may the kernel give this port, and no other? After it the socket has none but this.
+  static bool kernel_chooses(int fd, uint16_t port);
   static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way);
-  // After connect(2). False: the port is outside of those that the kernel chooses from, and so it has another
-  // one.
+  // After connect(2). False: the ports that the kernel chooses from have just become others, and so it has
+  // another one.
   static bool has_port(int fd, const SocketName& from, BindAs way);
 
   // failed.cc: connections that ended with an error, and those that were never made

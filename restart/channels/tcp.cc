@@ -2,11 +2,13 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/protocol/unaccepted_protocol.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/ended_connections.h"
 #include "restart/channels/hosts_plan.h"
@@ -73,6 +75,11 @@ bool is_connection(const ChannelSocket& s) {
   return s.is_tcp() && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kConnection;
 }
 
+bool is_placeholder(const SocketName& name) {
+  const auto& four = reinterpret_cast<const sockaddr_in&>(name.address);
+  return four.sin_family == AF_INET && four.sin_addr.s_addr == htonl(kPlaceholderAddress);
+}
+
 bool by_age(const ChannelSocket* a, const ChannelSocket* b) {
   return a->file->record.inode < b->file->record.inode;
 }
@@ -89,13 +96,24 @@ bool ChannelBuilder::accepts_at(const ChannelSocket& s) const {
   return false;
 }
 
+// A port that the kernel would not choose it replaces by another, without a word. The other end has that
+// connection then: closing it here takes it out of no queue.
+bool ChannelBuilder::kernel_chooses(int fd, uint16_t port) {
+  if (port == 0) return true;
+  const int range = port | port << 16;
+  if (setsockopt(fd, IPPROTO_IP, kIpLocalPortRange, &range, sizeof(range)) != 0) return false;
+  char text[64] = {};
+  const ScopedFd ports(open("/proc/sys/net/ipv4/ip_local_port_range", O_RDONLY | O_CLOEXEC));
+  unsigned lowest = 0, highest = 0;
+  return read(ports.get(), text, sizeof(text) - 1) > 0 && sscanf(text, "%u %u", &lowest, &highest) == 2 &&
+         lowest <= port && port <= highest;
+}
+
 bool ChannelBuilder::bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way) {
   SocketName name = from;
   if (way == BindAs::kChosen) {
     name = without_port(from);
-    const uint32_t port = from.port();
     set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
-    set_int(fd, IPPROTO_IP, kIpLocalPortRange, static_cast<int>(port | port << 16));
   } else {
     set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (like.detail.reuse_port != 0) set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
@@ -107,7 +125,7 @@ bool ChannelBuilder::has_port(int fd, const SocketName& from, BindAs way) {
   if (way == BindAs::kBound) return true;
   set_int(fd, IPPROTO_IP, kIpLocalPortRange, 0);
   set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
-  return end_of(fd, false).port() == from.port();
+  return from.port() == 0 || end_of(fd, false).port() == from.port();
 }
 
 // A socket with the address `from`, connected to `to`. wait: the address may be free again in a second.
@@ -124,6 +142,7 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
         return cannot_make(like);
       }
+      if (way == BindAs::kChosen && !kernel_chooses(fd.get(), from.port())) continue;
       const bool bound = bind_end(fd.get(), like, from, way);
       if (bound && ::connect(fd.get(), to.get(), to.length) == 0) {
         if (!has_port(fd.get(), from, way)) continue;
@@ -255,9 +274,12 @@ Result<void> ChannelBuilder::connect_tcp() {
     }
     auto fd = connect_from(*s, s->detail.domain, s->name, s->peer_name, true);
     // A placeholder (base/protocol/unaccepted_protocol.h) is known by its address.
+    const bool has_port = fd.ok() || is_placeholder(s->name);
     if (!fd.ok()) fd = connect_from(*s, s->detail.domain, without_port(s->name), s->peer_name, false);
     if (!fd.ok()) fd = connect_from(*s, s->detail.domain, SocketName{}, s->peer_name, false);
     if (!fd.ok()) return fd.error();
+    if (!has_port)
+      say("{}: {} cannot be had again: the connection has another one", describe(*s), s->name.text());
     CKPT_TRY(park(*s, std::move(*fd)));
   }
   return unfinished == waiting.end() ? shorten_queues(listening) : Result<void>();
