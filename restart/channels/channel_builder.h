@@ -192,6 +192,8 @@ class ChannelBuilder {
 
   // tcp.cc
   Result<void> connect_tcp();
+  void connect_and_close(const std::vector<ChannelSocket*>& listening);
+  bool connect_and_reset(const ChannelSocket& s);
   Result<void> shorten_queues(const std::vector<ChannelSocket*>& listening);
   struct Ends {
     ScopedFd server, client;
@@ -200,7 +202,7 @@ class ChannelBuilder {
   Result<Ends> establish(const ChannelSocket& like, const SocketName& server, const SocketName& client,
                          const SocketName& client_sees);
   Result<ScopedFd> connect_from(const ChannelSocket& like, int domain, const SocketName& from,
-                                const SocketName& to, bool wait);
+                                const SocketName& to, bool wait, timeval within = {});
   Result<void> connect_tcp_pair(ChannelSocket& s);
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
 

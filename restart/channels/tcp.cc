@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <set>
 
 #include "base/clock.h"
 #include "base/protocol/unaccepted_protocol.h"
+#include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/ended_connections.h"
 #include "restart/channels/hosts_plan.h"
@@ -22,6 +25,8 @@ namespace {
 // The kernel lends the address of a connection that has just ended to a new one after a second
 // (tcp_tw_reuse of the loopback).
 constexpr int64_t kLongestWaitForPorts = 1'500'000'000;
+// To a socket of ours. A queue without room drops what comes, and the client tries again.
+constexpr timeval kLongestToOwn{5, 0};
 
 SocketName without_port(SocketName name) {
   reinterpret_cast<sockaddr_in*>(&name.address)->sin_port = 0;
@@ -73,6 +78,34 @@ ScopedFd accept_own(int listener, int client) {
 
 bool is_connection(const ChannelSocket& s) {
   return s.is_tcp() && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kConnection;
+}
+
+// As AbandonedClientDetail has them.
+SocketName name_of(const uint8_t (&address)[16], uint16_t port, uint32_t scope) {
+  SocketName name;
+  in6_addr six_address;
+  std::memcpy(&six_address, address, sizeof(six_address));
+  if (IN6_IS_ADDR_V4MAPPED(&six_address)) {
+    auto& four = reinterpret_cast<sockaddr_in&>(name.address);
+    four.sin_family = AF_INET;
+    four.sin_port = port;
+    std::memcpy(&four.sin_addr, address + 12, sizeof(four.sin_addr));
+    name.length = sizeof(four);
+  } else {
+    auto& six = reinterpret_cast<sockaddr_in6&>(name.address);
+    six.sin6_family = AF_INET6;
+    six.sin6_port = port;
+    six.sin6_addr = six_address;
+    six.sin6_scope_id = scope;
+    name.length = sizeof(six);
+  }
+  return name;
+}
+
+bool is_address_here(const SocketName& name) {
+  const ScopedFd probe(socket(name.family(), SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP));
+  const SocketName any_port = without_port(name);
+  return probe.valid() && bind(probe.get(), any_port.get(), any_port.length) == 0;
 }
 
 bool is_placeholder(const SocketName& name) {
@@ -129,14 +162,16 @@ bool ChannelBuilder::has_port(int fd, const SocketName& from, BindAs way) {
 }
 
 // A socket with the address `from`, connected to `to`. wait: the address may be free again in a second.
+// within: no connection takes longer; 0: as long as the kernel likes.
 Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int domain, const SocketName& from,
-                                              const SocketName& to, bool wait) {
+                                              const SocketName& to, bool wait, timeval within) {
   const int64_t until = now_ns(CLOCK_MONOTONIC) + (wait ? kLongestWaitForPorts : 0);
   int error = 0;
   for (;;) {
     for (const BindAs way : {BindAs::kChosen, BindAs::kBound}) {
       ScopedFd fd(socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
       if (!fd.valid()) return cannot_make(like);
+      if (within.tv_sec != 0) setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &within, sizeof(within));
       if (from.length == 0) {
         if (hosts_plan() != nullptr) hosts_plan()->keep_to_slice(fd.get());
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
@@ -250,9 +285,9 @@ Result<void> ChannelBuilder::connect_tcp() {
   // A queue may hold more than its length says: a connection counts for the client before it counts for the
   // queue. And clients that are not of the job may be there first.
   for (ChannelSocket* s : listening) {
-    const int room = waiting.empty() ? s->detail.backlog : std::max(s->detail.backlog, kRoomWhileMaking);
-    if (listen(s->fd, room) != 0) return cannot_make(*s);
+    if (listen(s->fd, std::max(s->detail.backlog, kRoomWhileMaking)) != 0) return cannot_make(*s);
   }
+  connect_and_close(listening);
   // In the order in which they were made, as far as it can be told. The sockets that were being connected
   // come last, and find the queues as full as they were.
   const auto unfinished = std::stable_partition(
@@ -283,6 +318,57 @@ Result<void> ChannelBuilder::connect_tcp() {
     CKPT_TRY(park(*s, std::move(*fd)));
   }
   return unfinished == waiting.end() ? shorten_queues(listening) : Result<void>();
+}
+
+bool ChannelBuilder::connect_and_reset(const ChannelSocket& s) {
+  SocketName to = end_of(s.fd, false);
+  const auto* four = reinterpret_cast<const sockaddr_in*>(to.get());
+  const auto* six = reinterpret_cast<const sockaddr_in6*>(to.get());
+  const bool any = to.family() == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&six->sin6_addr)
+                                           : four->sin_addr.s_addr == INADDR_ANY;
+  if (any) {
+    const auto port = four->sin_port;
+    to = loopback(to.family());
+    reinterpret_cast<sockaddr_in*>(&to.address)->sin_port = port;
+  }
+  auto fd = connect_from(s, to.family(), SocketName{}, to, false, kLongestToOwn);
+  constexpr linger kReset{1, 0};
+  return fd.ok() && setsockopt(fd->get(), SOL_SOCKET, SO_LINGER, &kReset, sizeof(kReset)) == 0;
+}
+
+// Of clients that were gone before the program had accepted them. The image names both ends: a connection
+// leads to an address of this host at which a socket of the job listens, or is not made.
+void ChannelBuilder::connect_and_close(const std::vector<ChannelSocket*>& listening) {
+  std::set<std::pair<std::string, std::string>> made;
+  for (const ChannelSocket* s : listening) {
+    uint32_t missing = 0;  // behind the first that found no room none is tried: each would wait
+    for_each_detail<AbandonedClientDetail>(
+        *s->file, OpenFileDetail::kAbandonedClient, [&](const AbandonedClientDetail& d, Blob) {
+          if (missing != 0 || d.reset != 0) {
+            if (missing != 0 || !connect_and_reset(*s)) ++missing;
+            return;
+          }
+          const SocketName client = name_of(d.client, d.client_port, d.scope),
+                           server = name_of(d.server, d.server_port, d.scope);
+          // Of each process one of the sockets that listen at a port names the clients of all.
+          if (!made.emplace(end_text(client), end_text(server)).second) return;
+          if (listening_at(server) != nullptr && is_address_here(server)) {
+            auto fd = connect_from(*s, client.family(), client, server, true, kLongestToOwn);
+            if (fd.ok()) return;
+            fd = connect_from(*s, client.family(), SocketName{}, server, false, kLongestToOwn);
+            if (fd.ok()) {
+              say("{}: a connection that waits to be accepted, and whose client is gone, has another port "
+                  "than {}",
+                  describe(*s), client.text());
+              return;
+            }
+          }
+          ++missing;
+        });
+    if (missing != 0)
+      say("{}: {} connections that waited to be accepted, and whose clients are gone, cannot be made again",
+          describe(*s), missing);
+  }
 }
 
 Result<void> ChannelBuilder::shorten_queues(const std::vector<ChannelSocket*>& listening) {

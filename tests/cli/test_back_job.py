@@ -344,6 +344,14 @@ other, first, second = os.pipe(), mmap.mmap(-1, 4096), socket.socketpair()
                 self.assertEqual(self.tell("state['n']"), 5)
                 self.program.kill()
 
+    def test_a_client_that_was_gone_before_it_was_accepted(self):
+        self.start(before="""
+listener = socket.create_server(('127.0.0.1', 0))
+socket.create_connection(listener.getsockname()).close()
+""")
+        self.now()
+        self.refuse_back("whose client is gone")
+
     def test_a_member_that_has_ended_is_named(self):
         self.start()
         self.now()

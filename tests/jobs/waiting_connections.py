@@ -12,13 +12,13 @@ import job_tree
 from job_tree import NOBODY, Tree, wait_for
 
 PROGRAM = r"""
-import errno, json, os, socket, sys, time
+import errno, json, os, socket, struct, sys, time
 
 def client(family, server, port):
     c = socket.socket(family)
     c.settimeout(60)
-    if port: c.bind((server[0], port))
-    c.connect(server[:2])
+    if port: c.bind((host, port))
+    c.connect((host if server[0] == '::' else server[0], server[1]))
     return c
 
 # What waits, then why there is no more. Each client is asked which connection is its own.
@@ -37,13 +37,39 @@ def accept_all(s, clients):
         got.append([peer[1], answer])
     return got
 
-family, host = (socket.AF_INET6, '::1') if sys.argv[1] == 'six' else (socket.AF_INET, '127.0.0.1')
-s = socket.socket(family)
-s.bind((host, 0))
-s.listen(16)
-s.setblocking(False)
+# Connections that wait in all these, without clients that could answer.
+def accept_gone(listening):
+    got = []
+    for s in listening:
+        while True:
+            try: a, peer = s.accept()
+            except BlockingIOError: break
+            a.settimeout(60)
+            try: end = a.recv(9).decode()
+            except OSError as e: end = errno.errorcode[e.errno]
+            got.append([peer[1], peer[0], end])
+    return sorted(got)
+
+def leave(how, clients):
+    for c in clients:
+        if how == 'half': c.shutdown(socket.SHUT_WR)
+        if how == 'bytes': c.send(b'x')
+        if how == 'reset': c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+        if how != 'half': c.close()
+
+family, host = (socket.AF_INET6, '::1' if sys.argv[1] == 'six' else '::ffff:127.0.0.1') if sys.argv[1] != 'four' else (socket.AF_INET, '127.0.0.1')
+how, _, port = sys.argv[2].partition(':')
+def listening(name):
+    s = socket.socket(family)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, how == 'group')
+    s.bind(name)
+    s.listen(16)
+    s.setblocking(False)
+    return s
+s = listening(('::' if sys.argv[1] == 'mapped' else host, int(port or 0)))
+group = [s] + ([listening(s.getsockname()) for _ in range(3)] if how == 'group' else [])
 ports = [int(p) for p in sys.argv[3:]]
-parts = [ports[0::2], ports[1::2]] if sys.argv[2] == 'processes' else [ports]
+parts = [ports[0::2], ports[1::2]] if how == 'processes' else [ports]
 up = []
 def wait_for(name):
     while not os.path.exists(name): time.sleep(0.005)
@@ -62,9 +88,13 @@ if len(parts) > 1:
         time.sleep(999)
     os.read(r, 1)
 clients = [client(family, s.getsockname(), p) for p in parts[0]]
+how = {'group': 'closed', 'alone': '', 'processes': ''}.get(how, how)
+if how: leave(how, clients)
 print('up', flush=True)
 wait_for('go')
-results = accept_all(s, clients)
+results = accept_gone(group) if how else accept_all(s, clients)
+if how == 'half':
+    for c in clients: results.append([c.getsockname()[1], c.recv(9).decode()])
 with open('results.tmp', 'w') as f: json.dump(results, f)
 os.rename('results.tmp', 'results')
 """
@@ -79,6 +109,9 @@ class Waiting(unittest.TestCase):
     maxDiff = None
 
     def started(self, *arguments, uid=0):
+        # Another run's connections hold the ports for a minute.
+        if ":" not in arguments[1]:
+            job_tree.enter_own_network()
         tree = Tree("waiting", ["/usr/bin/python3", "-c", PROGRAM, *map(str, arguments)], uid=uid)
         self.addCleanup(tree.close, False)
         tree.run()
@@ -141,6 +174,71 @@ class Waiting(unittest.TestCase):
         got = dict(self.results(tree))
         self.assertEqual(got, {p: "nobody" if i % 2 else ["to you", "back"] for i, p in enumerate(ports)}, tree.said())
 
+    def come_back_gone(self, family, how, ports, uid=0):
+        """As come_back(): what the program would have accepted without any checkpoint."""
+        plain = self.started(family, how, *ports, uid=uid)
+        expected = self.results(plain)
+        self.assertEqual(len([e for e in expected if len(e) == 3]), len(ports))
+        plain.kill()
+        tree, image = self.image_of(family, how, *ports, uid=uid)
+        self.assertEqual([row[1:] for row in self.results(tree)], [row[1:] for row in expected], "in the program that went on")
+        tree = self.started(family, how, *ports, uid=uid)
+        image = tree.checkpoint(tree.child.pid)
+        for _ in range(2):
+            tree.kill()
+            report = tree.restart(image)
+            image = tree.checkpoint(job_tree.root_of(report))
+        got = self.results(tree)
+        self.assertEqual([row[1:] for row in got], [row[1:] for row in expected], tree.said())
+        return got, expected, report
+
+    def come_back_closed(self, family, how, ports, uid=0):
+        got, expected, _ = self.come_back_gone(family, how, ports, uid)
+        self.assertEqual([row[0] for row in got if row[0] in ports], [row[0] for row in expected if row[0] in ports])
+
+    def test_closed_by_their_clients(self):
+        self.come_back_closed("four", "closed", BELOW + ABOVE + IN + CHOSEN)
+
+    def test_closed_by_their_clients_as_user(self):
+        self.come_back_closed("four", "closed", BELOW + ABOVE + IN + CHOSEN, NOBODY)
+
+    def test_closed_by_their_clients_of_ipv6(self):
+        self.come_back_closed("six", "closed", BELOW + ABOVE + IN + CHOSEN)
+
+    def test_closed_by_their_clients_of_ipv4_in_ipv6(self):
+        self.come_back_closed("mapped", "closed", BELOW + ABOVE + IN + CHOSEN)
+
+    def test_closed_by_their_clients_in_a_group(self):
+        """Of several sockets with one port each is told of by one alone."""
+        self.come_back_closed("four", "group", BELOW + ABOVE + IN + CHOSEN)
+
+    def test_another_program_at_the_same_port(self):
+        """Its connections are its own, at the checkpoint and at the restart."""
+        job_tree.enter_own_network()
+        with socket.create_server(("127.0.0.2", 0)) as other:
+            other.setblocking(False)
+            port = other.getsockname()[1]
+            client = socket.create_connection(other.getsockname())
+            client.close()
+            tree = self.started("four", f"closed:{port}", *CHOSEN)
+            image = tree.checkpoint(tree.child.pid)
+            tree.kill()
+            other.accept()[0].close()
+            tree.restart(image)
+            self.assertEqual([row[2] for row in self.results(tree)], ["", ""], tree.said())
+            self.assertRaises(BlockingIOError, other.accept)
+
+    def test_half_closed(self):
+        self.come_back_closed("four", "half", BELOW + ABOVE + IN + CHOSEN)
+
+    def test_reset_by_their_clients(self):
+        self.come_back_gone("four", "reset", CHOSEN + CHOSEN)
+
+    def test_bytes_of_clients_that_are_gone_are_refused(self):
+        tree = self.started("four", "bytes", *CHOSEN)
+        with self.assertRaisesRegex(AssertionError, "exit code 76: (?s:.*)what it has written can be read by nobody"):
+            tree.checkpoint(tree.child.pid)
+
     def test_ports_of_every_kind(self):
         self.come_back("four", BELOW + ABOVE + IN + CHOSEN)
 
@@ -152,6 +250,5 @@ class Waiting(unittest.TestCase):
 
 
 job_tree.adopt_orphans()
-job_tree.enter_own_network()
 if __name__ == "__main__":
     unittest.main()

@@ -260,7 +260,14 @@ class ChannelPlan {
     const User& u = users.front();
     const SocketDetail was = socket_detail(*u.file), is = socket_detail(*u.now);
     const SocketLinkDetail link = socket_link(*u.file), link_now = socket_link(*u.now);
-    if (was.backlog >= 0) return {};  // it listens; a connection that waits there is looked at below
+    // It listens; a connection that waits there is looked at below, at its other end.
+    bool abandoned = false;
+    for (const ParsedOpenFile* f : {u.file, u.now}) {
+      for_each_detail<AbandonedClientDetail>(*f, OpenFileDetail::kAbandonedClient,
+                                             [&](const AbandonedClientDetail&, Blob) { abandoned = true; });
+    }
+    if (abandoned) return refuse(u, "has, or had, a connection to be accepted whose client is gone");
+    if (was.backlog >= 0) return {};
     if ((link.flags & kLinkUnaccepted) != 0 || (link_now.flags & kLinkUnaccepted) != 0)
       return refuse(u, "was not accepted yet by the other end");
     if (holds_datagrams(*u.file) || holds_datagrams(*u.now))

@@ -117,9 +117,10 @@ enum class OpenFileDetail : uint32_t {
   kSocketMessage = 17,  // one for each message that waits to be received
   kLongSocketOption = 18,
   kMovedWatch = 20,
-  kSocketFile = 21,  // of a socket that is bound to a path whose file is there
-  kSocketPeer = 22,  // of a Unix socket, where the kernel tells it
-  kAttribute = 23,   // of a file without a name: one for each extended attribute
+  kSocketFile = 21,       // of a socket that is bound to a path whose file is there
+  kSocketPeer = 22,       // of a Unix socket, where the kernel tells it
+  kAttribute = 23,        // of a file without a name: one for each extended attribute
+  kAbandonedClient = 24,  // of a listening TCP socket: one for each connection whose client is gone
 };
 
 struct DetailHeader {
@@ -241,6 +242,16 @@ struct SocketFileDetail {
   // the file is now, absolute, if its name does not lead there any more. 0: none.
   uint16_t directory_len, now_len;
   // then: both, padded to 8 together
+};
+
+// A connection that waits to be accepted, and whose client is gone without having sent a byte. Addresses of
+// IPv6, or of IPv4 in it; ports in network order.
+struct AbandonedClientDetail {
+  uint8_t client[16], server[16];
+  uint16_t client_port, server_port;
+  uint32_t scope;  // of IPv6 of a link: its interface
+  uint32_t reset;  // 1: the client has reset it: neither end is known, nor anything above
+  uint32_t reserved;
 };
 
 // A message that waits to be received. Its bytes are the FileContentRecords of the open file with this number

@@ -288,6 +288,7 @@ class DescriptorCapture {
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
+  Result<void> look_at_unaccepted(SocketLook& look, SocketState& s, int socket);
   Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
   Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
   Result<uint32_t> find_sent(int fd);

@@ -192,17 +192,41 @@ bool is_address_here(const Endpoint& end) {
 
 }  // namespace
 
-SocketDiag::Unaccepted SocketDiag::look_at_unaccepted(uint16_t port) {
+bool SocketDiag::has_looked_at(uint16_t port) const {
+  return std::any_of(unaccepted_.begin(), unaccepted_.end(),
+                     [&](const Unaccepted& u) { return u.port == port; });
+}
+
+const SocketDiag::Unaccepted* SocketDiag::look_at_unaccepted(uint16_t port) {
+  for (const Unaccepted& known : unaccepted_) {
+    if (known.port == port) return &known;
+  }
   struct Waiting {
-    Endpoint local, remote;
-    uint32_t scope;
+    Ends ends;
+    bool only_ended;  // its end is all that has come
   };
   ArenaVector<Waiting> waiting(*arena_);
-  constexpr uint32_t kEstablished = 1, kCloseWait = 8;
+  ArenaVector<Ends> closed(*arena_);
+  Unaccepted found{};
+  found.port = port;
+  constexpr uint32_t kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;
+  uint32_t queued = 0;
+  bool under_way = false;  // a connection is being made, and may be in the queue already
+  bool room = true;
   const bool asked = dump_internet(
-      IPPROTO_TCP, 1u << kEstablished | 1u << kCloseWait, port,
+      IPPROTO_TCP, 1u << kEstablished | 1u << kSynReceived | 1u << kCloseWait | 1u << kListen, port,
       [&](const inet_diag_msg& message, const nlmsghdr&) {
-        if (message.idiag_inode != 0 || message.id.idiag_sport != port) return true;
+        if (message.id.idiag_sport != port) return true;
+        if (message.idiag_state == kListen) {
+          queued += message.idiag_rqueue;
+          ++found.sockets;
+          return true;
+        }
+        if (message.idiag_inode != 0) return true;
+        if (message.idiag_state == kSynReceived) {
+          under_way = true;
+          return true;
+        }
         auto end = [&](const uint32_t* address, uint16_t of_port) {
           Endpoint e{};
           const size_t at = message.idiag_family == AF_INET ? 12 : 0;
@@ -211,18 +235,27 @@ SocketDiag::Unaccepted SocketDiag::look_at_unaccepted(uint16_t port) {
           e.port = of_port;
           return e;
         };
-        return waiting.push_back({end(message.id.idiag_src, message.id.idiag_sport),
-                                  end(message.id.idiag_dst, message.id.idiag_dport), message.id.idiag_if});
+        room = waiting.push_back({{end(message.id.idiag_dst, message.id.idiag_dport),
+                                   end(message.id.idiag_src, message.id.idiag_sport), message.id.idiag_if},
+                                  message.idiag_state == kCloseWait && message.idiag_rqueue == 1});
+        return room;
       });
-  Unaccepted worst = Unaccepted::kNone;
-  if (!asked) return worst;
+  if (!room) return nullptr;
+  // A connection that was reset stays in the queue, and is listed nowhere else.
+  const auto known = static_cast<uint32_t>(waiting.size());
+  if (asked && !under_way && queued > known) found.reset = queued - known;
   for (const Waiting& w : waiting) {
-    const TcpFacts client = ask_tcp(w.remote, w.local, w.scope);
+    const TcpFacts client = ask_tcp(w.ends.client, w.ends.server, w.ends.scope);
     if (client.known && client.inode != 0) continue;
-    if (client.known || is_address_here(w.remote)) return Unaccepted::kAbandoned;
-    worst = Unaccepted::kFar;
+    if (!client.known && !is_address_here(w.ends.client))
+      found.far = true;
+    else if (!w.only_ended)
+      found.written = true;
+    else if (!closed.push_back(w.ends))
+      return nullptr;
   }
-  return worst;
+  found.closed = closed.span();
+  return unaccepted_.push_back(found) ? &unaccepted_.back() : nullptr;
 }
 
 uint8_t SocketDiag::udp_shut_down(uint32_t inode) {

@@ -45,7 +45,7 @@ bool is_ipv4(const Endpoint& endpoint);
 
 class SocketDiag {
  public:
-  explicit SocketDiag(Arena& arena) : arena_(&arena), unix_(arena), udp_(arena) {}
+  explicit SocketDiag(Arena& arena) : arena_(&arena), unix_(arena), udp_(arena), unaccepted_(arena) {}
 
   // One question for all Unix sockets of the network namespace. False: the kernel does not answer.
   bool read_unix();
@@ -55,13 +55,22 @@ class SocketDiag {
   // What shutdown(2) has ended of a UDP socket, as SocketDetail::shut_down has it. One question for all of
   // the network namespace. 0 also where the kernel does not answer.
   uint8_t udp_shut_down(uint32_t inode);
-  // The worst of what waits to be accepted at this port.
-  enum class Unaccepted {
-    kNone,
-    kFar,
-    kAbandoned
-  };  // kFar: of a client on another host; kAbandoned: of one that is gone
-  Unaccepted look_at_unaccepted(uint16_t port);
+  struct Ends {
+    Endpoint client, server;
+    uint32_t scope;
+  };
+  // What waits to be accepted at a port, in all sockets of this network namespace that listen there.
+  struct Unaccepted {
+    uint16_t port;
+    bool far;                      // of a client on another host
+    bool written;                  // its client is gone, and has sent bytes, or may have
+    uint32_t reset;                // by their clients: the kernel has forgotten their ends
+    uint32_t sockets;              // that listen
+    std::span<const Ends> closed;  // their clients are gone, and have sent nothing
+  };
+  // One question for each port, whoever listens there. nullptr: no memory.
+  const Unaccepted* look_at_unaccepted(uint16_t port);
+  bool has_looked_at(uint16_t port) const;
   // Where a TCP socket is being connected to, which getpeername(2) does not say. False: nobody knows.
   bool find_connecting(uint32_t inode, int domain, sockaddr_storage& peer, uint32_t& length);
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
@@ -83,6 +92,7 @@ class SocketDiag {
   };
   ArenaVector<UdpShutDown> udp_;  // those of which something is
   bool udp_asked_ = false;
+  ArenaVector<Unaccepted> unaccepted_;
   char* buffer_ = nullptr;
 };
 

@@ -30,6 +30,9 @@ struct SocketState {
   sockaddr_storage address, peer;
   size_t options_at, options_length;  // in SocketLook::options
   uint32_t first_message, message_count;
+  // Listening: connections of clients that are gone. Of several sockets at one port the first has all.
+  std::span<const SocketDiag::Ends> closed;
+  uint32_t reset_count;
 };
 
 struct SocketMessage {

@@ -48,6 +48,18 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
         out.pad_to(8);
       }
       out.raw(look.options.span().data() + s.options_at, s.options_length);
+      for (const SocketDiag::Ends& ends : s.closed) {
+        AbandonedClientDetail client{{}, {}, ends.client.port, ends.server.port, ends.scope, 0, 0};
+        std::memcpy(client.client, ends.client.address, sizeof(client.client));
+        std::memcpy(client.server, ends.server.address, sizeof(client.server));
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAbandonedClient), sizeof(client)});
+        out.put(client);
+      }
+      for (uint32_t i = 0; i < s.reset_count; ++i) {
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAbandonedClient),
+                             sizeof(AbandonedClientDetail)});
+        out.put(AbandonedClientDetail{{}, {}, 0, 0, 0, 1, 0});
+      }
       const uint64_t object = object_number(d.now.device, d.now.inode);
       for (uint32_t i = 0; i < s.message_count; ++i) {
         const SocketMessage& m = look.messages[s.first_message + i];

@@ -173,22 +173,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     if (info.tcpi_state == TCP_LISTEN) {
       detail.backlog = static_cast<int32_t>(info.tcpi_sacked);
       s.waiting = info.tcpi_unacked;
-      sockaddr_storage at{};
-      int size = sizeof(at);
-      if (s.waiting != 0 && sys::call(__NR_getsockname, socket, &at, &size) == 0) {
-        const auto found = look.diag.look_at_unaccepted(endpoint_of(at).port);
-        // In a job over several hosts the client may be of the job.
-        if (found == SocketDiag::Unaccepted::kAbandoned ||
-            (found == SocketDiag::Unaccepted::kFar && drained_ != nullptr)) {
-          CKPT_TRY(forbid_for_now(drained_ != nullptr ? kAbandonedOrFar : kAbandoned, d));
-        } else if (found == SocketDiag::Unaccepted::kFar) {
-          CKPT_TRY(
-              note(1,
-                   "descriptor {} ({}): a connection of a client on another host waits in it to be accepted: "
-                   "after a restart it is reset",
-                   d.fd, d.path));
-        }
-      }
+      if (s.waiting != 0) CKPT_TRY(look_at_unaccepted(look, s, socket));
     } else {
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
@@ -285,6 +270,45 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   const bool messages = detail.domain == AF_UNIX ? detail.backlog < 0 : has_datagrams(s);
   if (messages && (s.ready & (POLLIN | POLLERR)) != 0) return peek_messages(look, s, socket);
   return {};
+}
+
+// What waits in a listening TCP socket. The other ends of those that have one say so themselves.
+Result<void> DescriptorCapture::look_at_unaccepted(SocketLook& look, SocketState& s, int socket) {
+  const CapturedDescriptor& d = entries_[s.entry];
+  sockaddr_storage at{};
+  int size = sizeof(at);
+  if (sys::call(__NR_getsockname, socket, &at, &size) != 0) return {};
+  const uint16_t port = endpoint_of(at).port;
+  const bool first = !look.diag.has_looked_at(port);
+  const SocketDiag::Unaccepted* const found = look.diag.look_at_unaccepted(port);
+  if (found == nullptr) return arena_full();
+  // In a job over several hosts the client may be of the job.
+  const bool hosts = drained_ != nullptr;
+  if (found->written || (hosts && (found->far || !found->closed.empty())))
+    return forbid_for_now(hosts ? kAbandonedOrFar : kAbandoned, d);
+  if (found->far) {
+    CKPT_TRY(note(1,
+                  "descriptor {} ({}): a connection of a client on another host waits in it to be accepted: "
+                  "after a restart it is reset",
+                  d.fd, d.path));
+  }
+  if (!first || hosts) return {};
+  s.closed = found->closed;
+  if (found->reset == 0) return {};
+  // Of which of several sockets nobody can tell.
+  if (found->sockets != 1) {
+    return note(
+        1,
+        "descriptor {} ({}): a connection that its client has reset waits to be accepted in one of {} "
+        "sockets at this port: it is lost after a restart",
+        d.fd, d.path, found->sockets);
+  }
+  s.reset_count = found->reset;
+  return note(
+      1,
+      "descriptor {} ({}): a connection that its client has reset waits in it to be accepted: after a "
+      "restart it comes from another address",
+      d.fd, d.path);
 }
 
 // The socket is made anew, without what waits in it: what the kernel has said nobody else can say again.
@@ -451,7 +475,8 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
     s.link.listener = object_number(l.now.device, l.now.inode);
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
-  if (far.receive_queue == 0) return {};
+  // The end of the stream counts as a byte.
+  if (far.receive_queue == (far.state == TCP_CLOSE_WAIT ? 1u : 0u)) return {};
   return forbid_for_now(kUnaccepted, d);
 }
 
