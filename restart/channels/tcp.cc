@@ -352,7 +352,9 @@ void ChannelBuilder::connect_and_close(const std::vector<ChannelSocket*>& listen
                            server = name_of(d.server, d.server_port, d.scope);
           // Of each process one of the sockets that listen at a port names the clients of all.
           if (!made.emplace(end_text(client), end_text(server)).second) return;
-          if (listening_at(server) != nullptr && is_address_here(server)) {
+          // Of a program that is not of the job, and listens at another address with the same port.
+          if (listening_at(server) == nullptr) return;
+          if (is_address_here(server)) {
             auto fd = connect_from(*s, client.family(), client, server, true, kLongestToOwn);
             if (fd.ok()) return;
             fd = connect_from(*s, client.family(), SocketName{}, server, false, kLongestToOwn);

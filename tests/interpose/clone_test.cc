@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -89,7 +90,6 @@ TEST_F(Clone, WhatTheKernelRefusesItRefuses) {
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(clone(nullptr, std::end(stack), SIGCHLD, nullptr), -1);
   EXPECT_EQ(errno, EINVAL);
-  EXPECT_EQ(told().fork, 0);
 }
 
 struct Numbers {
@@ -111,6 +111,52 @@ TEST_F(Clone, ByLibcWithACopyOfMemory) {
   EXPECT_EQ(in_parent, pid);
   EXPECT_EQ(numbers.seen, 0);
   EXPECT_EQ(told(), kForked);
+}
+
+// The child's stack is ordinary; the parent's is one that the child has otherwise.
+void clone_from_stack(int advice, int flags) {
+  constexpr size_t kBytes = 256 << 10;
+  void* const stack_of_parent = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0);
+  ASSERT_NE(stack_of_parent, MAP_FAILED);
+  ASSERT_TRUE(advice == 0 || madvise(stack_of_parent, kBytes, advice) == 0);
+  static ucontext_t back, there;
+  static int seen;
+  seen = 0;
+  getcontext(&there);
+  there.uc_stack = {stack_of_parent, 0, kBytes};
+  there.uc_link = &back;
+  makecontext(
+      &there,
+      +[] {
+        for (int i = 0; i < 20; ++i) {
+          const int pid = clone([](void*) { return 9; }, std::end(stack), SIGCHLD, nullptr);
+          int status = 0;
+          if (pid > 0 && waitpid(pid, &status, 0) == pid && status == 9 << 8) ++seen;
+        }
+      },
+      0);
+  swapcontext(&back, &there);
+  EXPECT_EQ(seen, 20);
+  munmap(stack_of_parent, kBytes);
+}
+
+TEST_F(Clone, FromAStackThatTheChildHasOtherwise) {
+  clone_from_stack(MADV_DONTFORK, MAP_PRIVATE);
+  clone_from_stack(MADV_WIPEONFORK, MAP_PRIVATE);
+  clone_from_stack(0, MAP_SHARED);
+}
+
+// The parent waits in the kernel: no fork of its is under way that others could wait for.
+TEST_F(Clone, AWaitedForCopyIsAnnouncedAlone) {
+  const int pid = clone([](void*) { return forks_made(); }, std::end(stack), CLONE_VFORK | SIGCHLD, nullptr);
+  EXPECT_EQ(status_of(pid), forks_made());
+  EXPECT_EQ(told(), kForked);
+  const int ends_before = ends();
+  const long other = syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0L, 0L, 0L, 0L);
+  if (other == 0) _exit(forks_made());
+  EXPECT_EQ(status_of(other), forks_made());
+  EXPECT_EQ(ends(), ends_before);
+  EXPECT_EQ(told(), (Told{2, 2, 0}));
 }
 
 TEST_F(Clone, ByLibcInTheSameMemory) {

@@ -95,28 +95,29 @@ Coordinator::Member* Coordinator::find(const Listed& listed) {
 // Most processes that are made past libc's functions, and so come into being while the others stop, live for
 // a moment: all stand until they have ended. No longer than kShortLifeNs; none is asked, for that takes
 // longer than its life.
-Result<void> Coordinator::await_short_lived() {
+Result<void> Coordinator::await_short_lived(ArenaVector<Listed>& now) {
   constexpr int64_t kShortLifeNs = 3'000'000;
   constexpr timespec kNap{0, 100'000};
-  for (const int64_t until = now_ns() + kShortLifeNs; now_ns() < until;) {
-    ArenaVector<Listed> now(arena_);
-    if (!list_members(own_job.identity, this_process.pid, arena_, now))
-      return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+  for (const int64_t until = now_ns() + kShortLifeNs;;) {
+    CKPT_TRY(list(now));
     const bool any_alive = std::any_of(now.begin(), now.end(), [this](const Listed& l) {
       return l.look.pid != this_process.pid && !l.look.ended() && find(l) == nullptr;
     });
-    if (!any_alive) return {};
+    if (!any_alive || now_ns() >= until) return {};
     sys::call(__NR_ppoll, nullptr, 0L, &kNap, nullptr, 8L);
   }
-  return {};
 }
 
-// Adds and asks processes of the job that are not in members_. True: there were some, or known ones have
-// executed another program.
-Result<bool> Coordinator::add_new() {
-  ArenaVector<Listed> now(arena_);
-  if (!list_members(own_job.identity, this_process.pid, arena_, now))
-    return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+Result<void> Coordinator::list(ArenaVector<Listed>& now) {
+  now.clear();
+  return list_members(own_job.identity, this_process.pid, arena_, now)
+             ? Result<void>()
+             : make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+}
+
+// Adds and asks processes of the job that are listed and not in members_. True: there were some, or known
+// ones have executed another program.
+Result<bool> Coordinator::add_new(std::span<const Listed> now) {
   bool any = false;
   for (const Listed& l : now) {
     if (l.look.pid == this_process.pid) {
@@ -185,7 +186,9 @@ Result<void> Coordinator::prepared() {
   for (;;) {
     CKPT_TRY(await(Step::kHeld, now_ns() + kPatienceNs));
     newest_pid_ = newest_pid();
-    auto any = add_new();
+    ArenaVector<Listed> now(arena_);
+    CKPT_TRY(list(now));
+    auto any = add_new(now.span());
     if (!any.ok()) return any.error();
     if (!*any) break;
   }
@@ -211,8 +214,9 @@ Result<void> Coordinator::standing() {
     CKPT_TRY(note_stopped());
     return tell_all(Step::kSample);
   }
-  CKPT_TRY(await_short_lived());
-  auto any = add_new();
+  ArenaVector<Listed> now(arena_);
+  CKPT_TRY(await_short_lived(now));
+  auto any = add_new(now.span());
   if (!any.ok()) return any.error();
   if (*any) {
     again = came_or_went = true;

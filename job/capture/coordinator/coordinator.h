@@ -106,8 +106,9 @@ class Coordinator final : public Session {
   Result<void> take_message(Member& m, int64_t deadline_ns);
   Result<void> lost(Member& m);
   Member* find(const Listed& listed);
-  Result<bool> add_new();
-  Result<void> await_short_lived();
+  Result<void> list(ArenaVector<Listed>& now);
+  Result<bool> add_new(std::span<const Listed> now);
+  Result<void> await_short_lived(ArenaVector<Listed>& now);
   Result<void> tell_all(Step step);
   Result<bool> list_shared(ArenaVector<LedgerObject>& objects, LedgerSize& size);
   Result<void> share_memory();

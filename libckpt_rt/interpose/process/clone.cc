@@ -21,6 +21,7 @@ struct NewTask {
 
   bool is_thread() const { return (flags & CLONE_THREAD) != 0; }
   bool has_own_memory() const { return (flags & CLONE_VM) == 0; }
+  bool is_waited_for() const { return (flags & CLONE_VFORK) != 0; }
 };
 
 // False: the kernel will refuse it.
@@ -43,18 +44,31 @@ bool read_task(long nr, long a, long b, NewTask& task) {
 using Function = int (*)(void*);
 using Clone = int(Function, void*, int, void*, ...);
 
+// At the top of the child's stack, where libc puts the same: the parent's stack may be one that the child
+// does not have as it is (MADV_DONTFORK, MADV_WIPEONFORK, shared memory).
 struct ChildCall {
   Function function;
   void* argument;
 };
 
-// In a child that has a copy of our memory, and of the call in it.
 int run_child(void* call) {
   hooks::in_child_after_fork();
   const auto [function, argument] = *static_cast<const ChildCall*>(call);
   const int status = function(argument);
   hooks::before_end();
   return status;
+}
+
+// A child that is made behind this word and not under a frame of ours. While it runs a parent that waits for
+// it (CLONE_VFORK) is in no fork that others could wait for.
+void announce(const NewTask& task) {
+  if (task.is_thread()) return;
+  if (task.has_own_memory()) {
+    hooks::before_fork();
+    hooks::after_fork();
+  } else {
+    hooks::before_spawn();
+  }
 }
 
 }  // namespace
@@ -78,9 +92,9 @@ long fork_call(long nr, long a, long b, long c, long d, long e) {
 // not return to.
 extern "C" [[gnu::visibility("hidden")]] int ckpt_before_clone(long nr, long a, long b) {
   NewTask task;
-  if (!read_task(nr, a, b, task) || task.is_thread()) return 0;
-  if (task.has_own_memory() && task.stack == 0) return 1;
-  hooks::before_spawn();
+  if (!read_task(nr, a, b, task)) return 0;
+  if (task.has_own_memory() && task.stack == 0 && !task.is_waited_for()) return 1;
+  announce(task);
   return 0;
 }
 
@@ -95,13 +109,16 @@ CKPT_INTERPOSE(int, clone, Function function, void* stack, int flags, void* argu
   va_end(more);
   const NewTask task{static_cast<unsigned>(flags), reinterpret_cast<uintptr_t>(stack)};
   Clone* const real = real_function(RealFunction::kClone).as<Clone>();
-  if (!task.has_own_memory() || function == nullptr) {
-    if (!task.is_thread()) hooks::before_spawn();
+  if (!task.has_own_memory() || task.is_waited_for() || function == nullptr || stack == nullptr) {
+    announce(task);
     return real(function, stack, flags, argument, parent_tid, tls, child_tid);
   }
-  ChildCall call{function, argument};
+  constexpr uintptr_t kAligned = 16;
+  auto* const call = reinterpret_cast<ChildCall*>((task.stack & ~(kAligned - 1)) - sizeof(ChildCall));
+  *call = {function, argument};
   hooks::before_fork();
-  const int pid = real(run_child, stack, flags, &call, parent_tid, tls, child_tid);
+  const int pid = real(run_child, call, flags, call, parent_tid, tls, child_tid);
   hooks::after_fork();
   return pid;
 }
+CKPT_INTERPOSE_ALIAS(clone, __clone);

@@ -40,6 +40,8 @@ CKPT_INTERPOSE(FILE*, popen, const char* command, const char* mode) {
   return real_function(RealFunction::kPopen).as<FILE*(const char*, const char*)>()(command, mode);
 }
 
+CKPT_INTERPOSE_ALIAS(popen, _IO_popen);
+
 // For vfork.S: the address of libc's vfork, which returns twice, to the caller of ours.
 extern "C" [[gnu::visibility("hidden")]] void* ckpt_before_vfork() {
   hooks::before_spawn();

@@ -5,7 +5,10 @@
         .p2align 4
         .globl vfork
         .type vfork, @function
+        .globl __vfork
+        .type __vfork, @function
 vfork:
+__vfork:
         .cfi_startproc
         subq    $8, %rsp
         .cfi_adjust_cfa_offset 8

@@ -127,8 +127,9 @@ std::string locals(uint64_t iterations) {
 }
 
 namespace {
-// The thread does not end before it is detached. pthread_detach(3) of libc looks at the thread once more after it
-// has detached it. A thread that ends in between has given its stack back, and the look is a SIGSEGV.
+// The thread does not end before it is detached. pthread_detach(3) of libc looks at the thread once more
+// after it has detached it. A thread that ends in between has given its stack back, and the look is a
+// SIGSEGV.
 template <typename Work>
 void start_detached(Work work) {
   auto is_detached = std::make_shared<std::atomic<bool>>(false);
