@@ -142,22 +142,21 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool leave_
   const bool still_ours =
       still_protected || unprotect_segment(s) || table_.state(id) == SegmentState::kCopied;
   if (!same || !still_ours) {
-    pool_.release(buffer);
+    if (buffer != kNoBuffer) pool_.release(buffer);
     set_lost(s.base, got_bytes ? kNotTheSame : "it cannot be read");
     table_.lose(id);
     return;
   }
   if (!still_protected) table_.finish(id);
-  queue_filled(id, buffer);
+  queue_filled(s.base, s.present, buffer);
 }
 
-// Gives the copy to the writer, without its pages of zeros. The segment is writable by now, so that no thread
-// of the program waits for this.
-void Copier::queue_filled(SegmentId id, uint32_t buffer) {
-  const Segment& s = table_[id];
+// Gives the copy of pages of the segment at `base` to the writer, without those of zeros. They are writable
+// by now, so that no thread of the program waits for this.
+void Copier::queue_filled(Addr base, uint64_t pages, uint32_t buffer) {
   std::byte* data = pool_.data(buffer);
-  uint64_t mask = s.present;
-  for (uint64_t left = mask; left != 0; left &= left - 1) {
+  uint64_t mask = pages;
+  for (uint64_t left = pages; left != 0; left &= left - 1) {
     int page = std::countr_zero(left);
     if (page_is_zero(data + static_cast<size_t>(page) * kPageSize)) {
       mask &= ~(1ull << page);
@@ -168,7 +167,7 @@ void Copier::queue_filled(SegmentId id, uint32_t buffer) {
     pool_.release(buffer);
     return;
   }
-  queue_.push({s.base, mask, data, buffer});
+  queue_.push({base, mask, data, buffer});
 }
 
 bool Copier::run(bool leave_protected) {

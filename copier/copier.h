@@ -142,6 +142,9 @@ class Copier final : private CopyListener {
   void copy_by_engine(CopyEngine& engine);
   // The segments that were claimed together are read by one call of the kernel, if it can.
   void copy_together(bool in_batches);
+  bool follows_together(SegmentId id) const;
+  bool shares_buffer(SegmentId id) const;
+  SegmentId together_at(uint32_t i) const { return {together_first_.value + i}; }
   bool read_together(uint32_t count);
   // Leaves a segment whose bytes were read kSaved: end_batch() unprotects all of a batch by one call. A call
   // for each would cost as much as the copy. A thread that needs such a segment earlier unprotects it
@@ -149,8 +152,9 @@ class Copier final : private CopyListener {
   void add_to_batch(SegmentId id, uint32_t buffer);
   void end_batch();
   void unprotect_saved(SegmentId id);
-  void queue_filled(SegmentId id, uint32_t buffer);
-  // The second half of a copy, after the bytes were read. The caller owns the segment.
+  void queue_filled(Addr base, uint64_t pages, uint32_t buffer);
+  // The second half of a copy, after the bytes were read. The caller owns the segment. kNoBuffer: only where
+  // no bytes were got, and the buffer is another segment's too.
   void complete(SegmentId id, uint32_t buffer, bool got_bytes, bool leave_protected);
   bool submit_to_engine(CopyEngine& engine, SegmentId id, uint32_t buffer);
   void resync_segment(SegmentId id);
@@ -186,18 +190,20 @@ class Copier final : private CopyListener {
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};
 
-  // Neighbours of one region that are kCopying, and are about to be read. A thread that waits for one waits
-  // for the copy of all.
+  // Neighbours, of regions that are copied alike, that are kCopying and are about to be read. A thread that
+  // waits for one waits for the copy of all.
   uint64_t together_bytes_ = 256 << 10;
   static constexpr uint32_t kMostTogether = 16, kMostPieces = 64;
   SegmentId together_first_{0};
   uint32_t together_count_ = 0;
   uint32_t together_buffers_[kMostTogether];
+  static constexpr uint32_t kNoBuffer = UINT32_MAX;
 
   static constexpr const char* kNotTheSame = "it is not the memory that was protected";
   // Bytes of one question for protection: a thread that maps memory waits for it.
   static constexpr uint64_t kAtOnce = 64 << 20;
-  // The batch: neighbours that are kSaved, of one region.
+  // The batch: neighbours that are kSaved, of regions that are copied alike. Programs with thousands of
+  // mappings have few segments in each.
   static constexpr uint32_t kMostInBatch = 64;
   static constexpr uint64_t kBatchBytes = 1 << 20;
   SegmentId batch_first_{0};

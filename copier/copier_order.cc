@@ -15,14 +15,18 @@ void Copier::copy_in_order(bool in_batches) {
   const uint64_t wanted = std::clamp<uint64_t>(together_bytes_ / table_.segment_bytes(), 1, kMostTogether);
   // Buffers come before the claim: a thread that faults on a claimed segment must not wait for the disk.
   uint32_t spare[kMostTogether];
-  uint32_t left = 0;
+  uint32_t left = 0, taken = 0;  // taken: buffers of the segments that are claimed
   scan_.begin(order_);
   for (SegmentId id; !lost() && scan_.next(&id);) {
     if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) {
       copy_together(in_batches);  // to look for the next may take long
       continue;
     }
-    if (left == 0) {
+    if (together_count_ == kMostTogether || (together_count_ != 0 && !follows_together(id)))
+      copy_together(in_batches);
+    bool shares = in_batches && shares_buffer(id);
+    if (!shares && together_count_ != 0 && taken == wanted) copy_together(in_batches);
+    if (!shares && left == 0) {
       left = pool_.try_acquire_some(CopyKind::kSequential, {spare, wanted});
       if (left == 0) {
         copy_together(in_batches);
@@ -34,13 +38,13 @@ void Copier::copy_in_order(bool in_batches) {
       std::sort(spare, spare + left, std::greater<>());
     }
     if (!table_.claim(id)) continue;
-    if (together_count_ != 0 && (id.value != together_first_.value + together_count_ ||
-                                 table_[id].region != table_[together_first_].region)) {
-      copy_together(in_batches);
+    if (together_count_ == 0) {
+      together_first_ = id;
+      taken = 0;
     }
-    if (together_count_ == 0) together_first_ = id;
-    together_buffers_[together_count_++] = spare[--left];
-    if (together_count_ == wanted) copy_together(in_batches);
+    together_buffers_[together_count_] = shares ? together_buffers_[together_count_ - 1] : spare[--left];
+    ++together_count_;
+    taken += shares ? 0 : 1;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
   copy_together(in_batches);
@@ -48,19 +52,39 @@ void Copier::copy_in_order(bool in_batches) {
   while (left != 0) pool_.release(spare[--left]);
 }
 
+// May the segment be read by the call that reads those which are claimed already?
+bool Copier::follows_together(SegmentId id) const {
+  return id.value == together_first_.value + together_count_ &&
+         table_.region(table_[id]).is_copied_like(table_.region(table_[together_first_]));
+}
+
+// Segments of mappings that are smaller than a segment lie in one buffer, each where it lies in memory: a
+// buffer for each would be mostly empty, and the pool is bounded. Only if they adjoin, for these are never in
+// two batches (add_to_batch).
+bool Copier::shares_buffer(SegmentId id) const {
+  if (together_count_ == 0) return false;
+  const Segment& before = table_[SegmentId{id.value - 1}];
+  return before.base == table_[id].base && table_.window(before).end == table_.window(table_[id]).start;
+}
+
 void Copier::copy_together(bool in_batches) {
   const uint32_t count = std::exchange(together_count_, 0);
   if (count == 0) return;
   const bool all = count > 1 && read_together(count);
-  SegmentId id = together_first_;
-  for (uint32_t i = 0; i < count; ++i, ++id.value) {
-    const uint32_t buffer = together_buffers_[i];
-    const bool got_bytes = all || read_runs(table_[id], pool_.data(buffer));
-    if (got_bytes && in_batches)
-      add_to_batch(id, buffer);
-    else
-      complete(id, buffer, got_bytes, leave_protected_);
+  for (uint32_t i = 0; i < count;) {
+    const uint32_t buffer = together_buffers_[i], first = i;
+    bool got_bytes = true;
+    for (; i < count && together_buffers_[i] == buffer; ++i)
+      got_bytes = got_bytes && (all || read_runs(table_[together_at(i)], pool_.data(buffer)));
+    for (uint32_t j = first; j < i; ++j) {
+      if (got_bytes && in_batches)
+        add_to_batch(together_at(j), buffer);
+      else
+        complete(together_at(j), j == first ? buffer : kNoBuffer, got_bytes, leave_protected_);
+    }
   }
+  // Not between two that share a buffer.
+  if (batch_count_ + kMostTogether > kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }
 
 // False: nothing is known of any of the buffers.
@@ -84,8 +108,9 @@ bool Copier::read_together(uint32_t count) {
 void Copier::add_to_batch(SegmentId id, uint32_t buffer) {
   Segment& s = table_[id];
   const AddrRange window = table_.window(s);
-  if (batch_count_ != 0 && (id.value != batch_first_.value + batch_count_ ||
-                            window.start != batch_range_.end || s.region != table_[batch_first_].region)) {
+  if (batch_count_ != 0 &&
+      (id.value != batch_first_.value + batch_count_ || window.start != batch_range_.end ||
+       !table_.region(s).is_copied_like(table_.region(table_[batch_first_])))) {
     end_batch();
   }
   // A program that gives memory back unannounced may do so with pages that are saved, before end_batch() asks
@@ -103,7 +128,6 @@ void Copier::add_to_batch(SegmentId id, uint32_t buffer) {
   // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. A thread that came
   // earlier has left its mark.
   if (table_.is_wanted(id)) unprotect_saved(id);
-  if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }
 
 bool Copier::batch_is_unchanged() {
@@ -150,12 +174,12 @@ void Copier::end_batch() {
       table_.finish(id);
     }
   }
-  id = batch_first_;
-  for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
-    if (lost[i])
-      pool_.release(batch_buffers_[i]);
-    else
-      queue_filled(id, batch_buffers_[i]);
+  for (uint32_t i = 0; i < batch_count_;) {
+    const uint32_t buffer = batch_buffers_[i], first = i;
+    uint64_t pages = 0;
+    for (; i < batch_count_ && batch_buffers_[i] == buffer; ++i)
+      pages |= lost[i] ? 0 : table_[SegmentId{batch_first_.value + i}].present;
+    queue_filled(table_[SegmentId{batch_first_.value + first}].base, pages, buffer);
   }
   batch_count_ = 0;
 }

@@ -90,6 +90,11 @@ struct Region {
   bool shared = false;
   // Other members of the job write to it too, and protect it as we do (shared_source.h).
   bool of_job = false;
+
+  // May segments of both be read, and unprotected, by one call of the kernel?
+  bool is_copied_like(const Region& other) const {
+    return this == &other || (readable == other.readable && !shared && !other.shared);
+  }
 };
 
 class SegmentTable {

@@ -92,6 +92,7 @@ Result<void> BackRun::describe() {
   auto* state = static_cast<ProcessState*>(arena_.allocate(sizeof(ProcessState), alignof(ProcessState)));
   if (state == nullptr) return no_lists();
   CKPT_TRY(read_process_facts(arena_, texts, tid, stop_state.leader_exited, facts));
+  capture_shared_state_stopped(texts.filtered(), *state);
   capture_process_state_stopped(texts, *state);
   state->timers.count = 0;
   ArenaVector<MappedFileRange> mapped(arena_);

@@ -16,7 +16,6 @@
 #include "base/fork_path.h"
 #include "base/large_table.h"
 #include "base/machine/cpu_features.h"
-#include "base/memory/own_place.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/children.h"
@@ -67,7 +66,10 @@ void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
 // No call tells whether mlockall(MCL_FUTURE) is on. A new mapping shows it: locked memory cannot be given
 // back (MADV_DONTNEED), and is there at once unless it is locked on fault.
 int future_locks() {
-  const long page = map_own(kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS);
+  // Not map_own(): it is gone before a thread of the program can miss its place, and where others map memory
+  // the kernel has tables for it.
+  const long page =
+      sys::call(__NR_mmap, 0L, kPageSize, long{PROT_READ}, long{MAP_PRIVATE | MAP_ANONYMOUS}, -1L, 0L);
   if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
   if (sys::failed(page)) return 0;
   int locks = 0;
@@ -259,7 +261,16 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   return {};
 }
 
-void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state) {
+namespace {
+
+int ask(int operation) {
+  const long r = sys::call(__NR_prctl, long{operation}, 0L, 0L, 0L, 0L);
+  return r < 0 ? -1 : static_cast<int>(r);
+}
+
+}  // namespace
+
+void capture_shared_state_stopped(bool filtered, ProcessState& state) {
   for (int sig = 1; sig <= ProcessState::kSignals; ++sig) {
     sys::call(__NR_rt_sigaction, sig, 0L, &state.actions[sig - 1], 8L);
   }
@@ -271,23 +282,22 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
     }
   }
   state.membarrier = membarrier_registrations();
-  descriptor_table::note_stopped(texts.filtered());
+  descriptor_table::note_stopped(filtered);
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
   state.future_locks = future_locks();
+  state.dumpable = ask(PR_GET_DUMPABLE);
+  state.memory_merge = ask(kGetMemoryMerge);
+  state.no_new_code = ask(kGetMdwe);
+}
+
+void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state) {
   auto line = [&]<size_t kSize>(ProcessTexts::Text which, char(&to)[kSize]) {
     const long n = texts.read(which, 0, false, to, kSize);
     to[n > 0 ? n : 0] = '\0';
   };
   line(ProcessTexts::kOomScore, state.oom_score_adj);
   line(ProcessTexts::kCoreFilter, state.core_filter);
-  auto ask = [](int operation) {
-    const long r = sys::call(__NR_prctl, long{operation}, 0L, 0L, 0L, 0L);
-    return r < 0 ? -1 : static_cast<int>(r);
-  };
   state.secure_bits = ask(PR_GET_SECUREBITS);
-  state.dumpable = ask(PR_GET_DUMPABLE);
-  state.memory_merge = ask(kGetMemoryMerge);
-  state.no_new_code = ask(kGetMdwe);
   processor_time::note_process();
   state.realtime_ns = now_ns(CLOCK_REALTIME);
   state.monotonic_ns = now_ns(CLOCK_MONOTONIC);

@@ -85,8 +85,10 @@ class ProcessTexts {
 // Both with the threads standing. tid: a thread of the program.
 Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
                                 ProcessFacts& facts);
-void capture_process_state_stopped(const ProcessTexts& texts,
-                                   ProcessState& state);  // all but the timers: process_timers.h
+// All but the timers (process_timers.h). capture_shared_state_stopped: what every thread finds the same, by
+// any thread; filtered: no call that is unusual is made. The other: the agent.
+void capture_shared_state_stopped(bool filtered, ProcessState& state);
+void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state);
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);

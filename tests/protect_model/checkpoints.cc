@@ -17,7 +17,8 @@ namespace ckpt::test {
 namespace {
 
 constexpr uint64_t kListBytes = 1 << 20;
-constexpr size_t kSecond = 133;  // first page of the second mapping
+// First pages of the second mapping, which begins in the middle of a segment of the first, and of the third.
+constexpr size_t kSecond = 5, kThird = 133;
 bool is_hole(size_t i) { return i == 1 || (i >= 70 && i < 73) || i == 135; }
 
 // What a process has once.
@@ -56,8 +57,9 @@ Checkpoints::Checkpoints(const How& how, std::vector<Step> steps)
   // Threads that have just come under guard.
   for (uint64_t i = 0; i < guard::window.next_record; ++i)
     new (reinterpret_cast<void*>(guard::window.blocks + i * guard::kBlockBytes)) guard::ThreadRecord;
-  kernel_.map_new(0, kSecond - 1);
-  kernel_.map_new(kSecond, SmallKernel::kPages - kSecond);
+  kernel_.map_new(0, kSecond);
+  kernel_.map_new(kSecond, kThird - 1 - kSecond);
+  kernel_.map_new(kThird, SmallKernel::kPages - kThird);
   for (size_t i = 0; i < SmallKernel::kPages; ++i) {
     if (kernel_.page(i).mapping != 0 && !is_hole(i)) kernel_.store(i);
   }

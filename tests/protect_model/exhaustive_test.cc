@@ -88,11 +88,13 @@ class Exhaustive : public ::testing::TestWithParam<Named> {
 
 void PrintTo(const Named& named, std::ostream* out) { *out << named.name; }
 
-// The first segment, of which a page is missing; one in the middle; the end of a mapping, which is another
-// batch of the copier; the beginning of the next; a hole in the middle of nothing.
+// The first segment, of which a page is missing; one that two mappings share; one in the middle; the end of a
+// mapping, which is another batch of the copier; the beginning of the next; a hole in the middle of nothing.
 const std::vector<Step> kSingle = {
     {0, What::kStore, 0},
     {0, What::kStore, 1},
+    {0, What::kStore, 4},
+    {0, What::kStore, 5},
     {0, What::kStore, 70},
     {0, What::kStore, 60, 8},
     {0, What::kStore, 131, 3},
@@ -106,6 +108,7 @@ const std::vector<Step> kSingle = {
     {0, What::kGiveBackLate, 62, 5},
     {0, What::kUnmap, 0, 2},
     {0, What::kUnmap, 3, 2},
+    {0, What::kUnmap, 5, 1},
     {0, What::kUnmap, 133, 3},
     {0, What::kMapOver, 0, 3},
     {0, What::kMapOver, 128, 4},

@@ -64,13 +64,17 @@ uint32_t key_of(const Mapping& m) {
 
 }  // namespace
 
-const char* capture_stopped(std::span<const Mapping> mappings) {
-  taken = count = 0;
-  if (!has_protection_keys()) return nullptr;
+void look_for_keys_stopped() {
+  taken = 0;
+  if (!has_protection_keys()) return;
   constexpr uint32_t kAll = (1u << kKeys) - 2;
   const uint32_t free = take_all_keys();
   give_back(free);
   taken = kAll & ~free;
+}
+
+const char* capture_stopped(std::span<const Mapping> mappings) {
+  count = 0;
   if (taken == 0) return nullptr;
   uint32_t of_kernel = 0;
   const char* lost = nullptr;

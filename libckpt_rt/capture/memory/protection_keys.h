@@ -2,8 +2,9 @@
 // in their registers, which come back anyway.
 //
 // Owner:     libckpt_rt, in its own data, so that an image has it: kMost mappings with a key.
-// Callers:   capture_stopped: the agent, threads standing. give_again: the leader of a restart, when all
-//            memory is mapped, before another thread of the program goes on.
+// Callers:   look_for_keys_stopped: a thread of ours, threads standing. capture_stopped: then the agent.
+//            give_again: the leader of a restart, when all memory is mapped, before another thread of the
+//            program goes on.
 // Source:    pkey_alloc(2), arch/x86/include/asm/pkeys.h, arch/x86/mm/pkeys.c.
 //
 // The kernel lists neither keys nor whose they are. What is free is taken and given back. Of memory it is
@@ -23,9 +24,11 @@ namespace protection_keys {
 
 inline constexpr uint32_t kMost = 1024;
 
-// nullptr, or a note: what of them a restart does not give again. Threads stand: no call of theirs gets
-// another number by what is taken here. Not to be called under seccomp filters. The calling thread may use
-// all keys afterwards.
+// Which keys are taken. Threads stand: no call of theirs gets another number by what is taken here. Not to be
+// called under seccomp filters.
+void look_for_keys_stopped();
+// nullptr, or a note: what of them a restart does not give again. The calling thread may use all keys
+// afterwards.
 const char* capture_stopped(std::span<const Mapping> mappings);
 // LibraryNotes of what could not be given again. The calling thread may use the program's keys afterwards.
 uint32_t give_again();

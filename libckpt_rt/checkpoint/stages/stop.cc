@@ -175,7 +175,15 @@ Result<void> Stop::look(Watch& watch) {
   StopClock& clock = parts_.clock;
   // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
   const int tid = stop_state.threads != nullptr ? stop_state.threads->tid : this_process.pid;
-  StoppedSamplers samplers;
+  // What any thread of the process finds the same: some hundred calls, which one makes that has little to
+  // sample.
+  StoppedSamplers samplers(
+      [](void* texts) {
+        const bool filtered = static_cast<const ProcessTexts*>(texts)->filtered();
+        capture_shared_state_stopped(filtered, saved_process);
+        if (!filtered) protection_keys::look_for_keys_stopped();
+      },
+      &capture.texts);
   OtherThreads sharers;
   if (stop_state.threads != nullptr) sharers = samplers.threads();
   struct Sampling {
@@ -209,10 +217,6 @@ Result<void> Stop::look(Watch& watch) {
         "with a policy (mbind) than are remembered, or this kernel (Linux 6.13, 6.14) shows its guard "
         "regions to nobody: after a restart some are ordinary memory");
   }
-  if (!capture.texts.filtered()) {
-    const char* lost = protection_keys::capture_stopped(capture.map.mappings());
-    if (lost != nullptr) parts_.space.note(1, lost);
-  }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
   clock.end(StopClock::kMappings);
@@ -236,9 +240,12 @@ Result<void> Stop::look(Watch& watch) {
   capture.system_v = system_v->objects.span();
   for (const char* why : system_v->forbids_restart) parts_.space.note(2, why);
   for (const char* what : system_v->lost) parts_.space.note(1, what);
+  samplers.begin_rest();
   clock.end(StopClock::kProcess);
 
-  CKPT_TRY(look_at_descriptors(tid, sharers));
+  CKPT_TRY(look_at_descriptors(tid, sharers));  // which awaits the samplers
+  if (const char* lost = protection_keys::capture_stopped(capture.map.mappings()); lost != nullptr)
+    parts_.space.note(1, lost);
   clock.end(StopClock::kDescriptors);
   return heap_extents::collect_free(capture.still_memory, parts_.space.arena(), capture.free_heap)
              ? Result<void>()

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "libckpt_rt/core/kernel/current_processor.h"
+#include "libckpt_rt/core/threads/thread_credentials.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -29,7 +30,15 @@ void StoppedSamplers::start(void (*work)(void*), void* argument) {
   }
   if (chosen == nullptr || count_ == std::size(slots_)) return;
   slots_[count_++] = chosen;
-  stop_state.world.start_on(*chosen, work, argument);
+  if (count_ != 1) return stop_state.world.start_on(*chosen, work, argument);
+  first_ = {work, argument};
+  stop_state.world.start_on(*chosen, &sample_and_begin_rest, this);
+}
+
+void StoppedSamplers::sample_and_begin_rest(void* self) {
+  auto& samplers = *static_cast<StoppedSamplers*>(self);
+  samplers.first_.work(samplers.first_.argument);
+  if (!is_under_filters()) samplers.begin_rest();
 }
 
 void StoppedSamplers::await() {

@@ -52,8 +52,6 @@ long set_capabilities(const Capabilities& all) {
   return sys::call(__NR_capset, &header, data);
 }
 
-bool is_under_filters() { return prctl(PR_GET_SECCOMP) != 0; }
-
 void read_users(ThreadCredentials& c) {
   sys::call(__NR_getresuid, &c.uid[0], &c.uid[1], &c.uid[2]);
   sys::call(__NR_getresgid, &c.gid[0], &c.gid[1], &c.gid[2]);
@@ -137,6 +135,8 @@ void restore_ambient_set(uint64_t ambient, uint32_t& notes) {
 }
 
 }  // namespace
+
+bool is_under_filters() { return prctl(PR_GET_SECCOMP) != 0; }
 
 void note_own_sets() { some_own_sets.store(true, std::memory_order_relaxed); }
 

@@ -31,6 +31,9 @@ struct ThreadCredentials {
   bool knows_groups() const { return group_count <= kMostGroups; }
 };
 
+// The calling thread: of system calls (seccomp).
+bool is_under_filters();
+
 // Some thread changes its bounding or ambient set: from now on each is asked for its own, which takes 80
 // system calls.
 void note_own_sets();
