@@ -41,6 +41,9 @@ inline constexpr LibraryNoteText kLibraryNoteTexts[] = {
     {kNoteKeys,
      "protection keys (pkey_alloc) or the memory that has them are not as they were: this kernel has given "
      "other keys, or the processor has none; what they forbid is allowed"},
+    {kNoteFilters,
+     "system calls that the program has forbidden itself (seccomp) could not be forbidden again: this needs "
+     "no_new_privs or CAP_SYS_ADMIN, which it has given up since; it may make them now"},
     {kNoteSegments,
      "segments of the program's own (modify_ldt, set_thread_area) are not there again, or a register that "
      "named one is empty: does this kernel have the call (CONFIG_MODIFY_LDT_SYSCALL) and segments of 16 "

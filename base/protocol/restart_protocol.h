@@ -81,6 +81,7 @@ enum LibraryNote : uint32_t {
   kNoteSecureBits = 1u << 11,          // of some thread
   kNoteSegments = 1u << 12,            // modify_ldt(2), or a register that names a segment
   kNoteKeys = 1u << 14,                // pkey_mprotect(2)
+  kNoteFilters = 1u << 15,             // seccomp(2)
   kNoteThreadCapabilities = 1u << 13,  // `ckpt back`: of a thread that was made again
   kNoteMemoryPolicy = 1u << 7,         // of some thread or memory: nodes that this machine does not have
 };

@@ -28,6 +28,7 @@
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/loading.h"
 #include "libckpt_rt/core/process/own_files.h"
+#include "libckpt_rt/core/process/own_filters.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -143,6 +144,7 @@ void restore_own_state(const ThreadSlot& slot) {
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid, kDetailDirectory);
   processor_time::thread_came_back(slot.tid, slot.used);
   if (r = own_dispatch::set_again(); r != 0) fail(RestartStage::kThreadState, r, slot.tid);
+  if (!own_filters::may_be_set_again()) notes |= kNoteFilters;
   add_notes(notes);
 }
 
@@ -152,6 +154,9 @@ void await(FutexWord& word, uint32_t value) {
 
 [[noreturn]] void go_on(ThreadSlot* slot) {
   fix_interrupted_call(slot->frame);
+  // Without a word it must not have more than it had.
+  if (const long r = own_filters::set_again(); r != 0 && r != -EACCES)
+    sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
   own_dispatch::return_into(slot->frame);
   ckpt_signal_return(slot->frame);
 }

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "base/sys.h"
+#include "libckpt_rt/core/process/own_filters.h"
 #include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/addresses/many_messages.h"
@@ -322,6 +323,7 @@ inline long recvmmsg(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeou
 long unshare(int flags);
 long setns(int fd, int kind);
 long seccomp(unsigned operation, unsigned flags, void* argument);
+long set_filter(own_filters::By by, unsigned flags, void* program);
 
 long prctl(int operation, long a, long b, long c, long d);
 // Makes the call `nr` by which the thread becomes strict: after it only read, write, exit and sigreturn are

@@ -44,7 +44,6 @@ EXPECTED = {
     "ipc.shared_sysv": "comes back with id",
     "memory.own_faults": "userfaultfd",
     "memory.secret": "secretmem",
-    "process.filter": "seccomp",
     "process.namespaces": "namespaces of its own",
     "process.settings": "PR_SET_PDEATHSIG",
     "sockets.deferred_clients": "not accepted yet",

@@ -42,7 +42,8 @@ static const char* look(void) {
     if ((all[i].protection & PROT_READ) == 0) continue;
     for (int page = 0; page < all[i].pages; ++page) {
       if (*word(&all[i], page, 0) != (uintptr_t)word(&all[i], page, 0)) return "a page is another's";
-      if (all[i].protection == PROT_READ && *word(&all[i], page, 1) != 7) return "a page that is only read differs";
+      if (all[i].protection == PROT_READ && *word(&all[i], page, 1) != 7)
+        return "a page that is only read differs";
     }
   }
   return NULL;

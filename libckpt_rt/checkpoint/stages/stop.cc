@@ -20,8 +20,10 @@
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/own_filters.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/restart_entry.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/threads/own_threads.h"
@@ -107,6 +109,7 @@ void Stop::log_stuck(int tid) {
 
 Result<void> Stop::list_threads(const StopWorld::Stopped& stopped) {
   look_up_users_of_unasked(stopped.first);
+  own_filters::look_stopped(stopped.first, seccomp_state.before_program);
   ArenaVector<StoppedThread>& threads = parts_.capture.threads;
   if (stopped.leader_exited) {
     StoppedThread leader{};

@@ -19,6 +19,7 @@
 #include "libckpt_rt/capture/own_directories.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/own_filters.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
@@ -38,11 +39,11 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
         "the program has child processes, which are not in the image: after a restart they have been "
         "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
   }
-  if (facts.seccomp_filters > seccomp_state.before_program) {
-    space.note(1,
-               "the program has forbidden itself system calls (seccomp): after a restart it has no such "
-               "filter, for the kernel shows "
-               "them to nobody");
+  if (facts.seccomp_filters > seccomp_state.before_program && !own_filters::come_back()) {
+    space.note(
+        1,
+        "the program has forbidden itself system calls (seccomp), not all threads the same, or not by "
+        "libc's functions: after a restart it has no such filter, for the kernel shows them to nobody");
   }
   const bool filtered = is_filtered();
   struct statx root {};

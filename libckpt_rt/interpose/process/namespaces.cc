@@ -1,11 +1,10 @@
 // unshare(2) and setns(2): the kernel allows some of them, as entering a user namespace, only to a process of
-// one thread. seccomp(2) with SECCOMP_FILTER_FLAG_TSYNC: its filter would apply to our threads too, which
-// make calls that the program may forbid itself. So our threads end before these calls. (libc has no
-// seccomp().)
+// one thread. So our threads end before these calls. seccomp(2): see prctl.cc. (libc has no seccomp().)
 #include <linux/seccomp.h>
 
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/process/own_filters.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -31,12 +30,8 @@ long setns(int fd, int kind) {
 long seccomp(unsigned operation, unsigned flags, void* argument) {
   if (operation == SECCOMP_SET_MODE_STRICT)
     return become_strict(__NR_seccomp, operation, flags, reinterpret_cast<long>(argument), 0, 0);
-  const bool of_all_threads =
-      operation == SECCOMP_SET_MODE_FILTER && (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
-  if (of_all_threads) hooks::begin_alone();
-  const long r = sys::call(__NR_seccomp, long{operation}, long{flags}, argument);
-  if (of_all_threads) hooks::end_alone();
-  return r;
+  if (operation == SECCOMP_SET_MODE_FILTER) return set_filter(own_filters::By::kSeccomp, flags, argument);
+  return sys::call(__NR_seccomp, long{operation}, long{flags}, argument);
 }
 
 }  // namespace ckpt::calls

@@ -1,5 +1,7 @@
 // prctl(2): a thread may forbid itself to read the processor's time stamp counter, or all system calls but
 // four (strict seccomp). From then on interposed calls must do neither, or the thread would be killed.
+// Filters of system calls, also those of seccomp(2), are remembered; none of our threads exists while one is
+// set for all threads (SECCOMP_FILTER_FLAG_TSYNC).
 #include <linux/seccomp.h>
 #include <stdarg.h>
 #include <sys/prctl.h>
@@ -23,9 +25,24 @@ long become_strict(long nr, long a, long b, long c, long d, long e) {
   return r;
 }
 
+long set_filter(own_filters::By by, unsigned flags, void* program) {
+  const bool noted = (flags & SECCOMP_FILTER_FLAG_NEW_LISTENER) == 0 && own_filters::may_be_noted();
+  // The filter would apply to our threads too, which make calls that the program may forbid itself.
+  const bool of_all_threads = (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
+  if (of_all_threads) hooks::begin_alone();
+  const long r = own_filters::set(by, flags, program);
+  if (of_all_threads) hooks::end_alone();
+  if (noted && r == 0)
+    own_filters::note(by, flags, program);  // a number: of the thread that has not
+                                            // followed
+  return r;
+}
+
 long prctl(int operation, long a, long b, long c, long d) {
   if (operation == PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT)
     return become_strict(__NR_prctl, operation, a, b, c, d);
+  if (operation == PR_SET_SECCOMP && a == SECCOMP_MODE_FILTER)
+    return set_filter(own_filters::By::kPrctl, 0, reinterpret_cast<void*>(b));
   constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH, linux/prctl.h of 5.11
   if (operation == kSetDispatch) {
     own_dispatch::Call wanted{a, b, c, d};
