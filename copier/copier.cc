@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/check.h"
 #include "base/memory/page_runs.h"
 #include "base/preload_rules.h"
 
@@ -129,6 +130,7 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer, bool leave_protected) {
 
 void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool leave_protected) {
   Segment& s = table_[id];
+  got_bytes = got_bytes && CHECK(buffer != kNoBuffer);
   const bool same = got_bytes && is_unchanged(s);
   // removed() of an event that was read before our bytes finds the segment in kCopying, and loses it. An
   // event that is read later frees memory of which we have the bytes.

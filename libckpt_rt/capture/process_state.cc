@@ -284,7 +284,6 @@ void capture_shared_state_stopped(bool filtered, ProcessState& state) {
   state.membarrier = membarrier_registrations();
   descriptor_table::note_stopped(filtered);
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
-  state.future_locks = future_locks();
   state.dumpable = ask(PR_GET_DUMPABLE);
   state.memory_merge = ask(kGetMemoryMerge);
   state.no_new_code = ask(kGetMdwe);
@@ -295,6 +294,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
     const long n = texts.read(which, 0, false, to, kSize);
     to[n > 0 ? n : 0] = '\0';
   };
+  state.future_locks = future_locks();
   line(ProcessTexts::kOomScore, state.oom_score_adj);
   line(ProcessTexts::kCoreFilter, state.core_filter);
   state.secure_bits = ask(PR_GET_SECUREBITS);

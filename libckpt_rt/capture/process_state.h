@@ -3,7 +3,8 @@
 //
 // Owner:     libckpt_rt. The state lives in the library's data, so the image holds it, and the
 //            library inside a restored process gives it back (restart_entry.cc).
-// Callers:   the agent, threads standing: all of it must be of one instant.
+// Callers:   the agent and, of what all threads find the same, a stopped thread; all stand: all of it must be
+//            of one instant.
 // Source:    rt_sigaction(2), timer_create(2), /proc/PID/timers, prctl(2) PR_SET_MM, proc(5).
 #pragma once
 

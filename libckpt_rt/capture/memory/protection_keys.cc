@@ -64,9 +64,9 @@ uint32_t key_of(const Mapping& m) {
 
 }  // namespace
 
-void look_for_keys_stopped() {
+void look_for_keys_stopped(bool filtered) {
   taken = 0;
-  if (!has_protection_keys()) return;
+  if (filtered || !has_protection_keys()) return;
   constexpr uint32_t kAll = (1u << kKeys) - 2;
   const uint32_t free = take_all_keys();
   give_back(free);

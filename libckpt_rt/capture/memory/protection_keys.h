@@ -24,11 +24,11 @@ namespace protection_keys {
 
 inline constexpr uint32_t kMost = 1024;
 
-// Which keys are taken. Threads stand: no call of theirs gets another number by what is taken here. Not to be
-// called under seccomp filters.
-void look_for_keys_stopped();
-// nullptr, or a note: what of them a restart does not give again. The calling thread may use all keys
-// afterwards.
+// Which keys are taken; filtered: nobody asks, and none counts as taken. Threads stand: no call of theirs gets
+// another number by what is taken here.
+void look_for_keys_stopped(bool filtered);
+// nullptr, or a note: what of them a restart does not give again. Not to be called under seccomp filters. The
+// calling thread may use all keys afterwards.
 const char* capture_stopped(std::span<const Mapping> mappings);
 // LibraryNotes of what could not be given again. The calling thread may use the program's keys afterwards.
 uint32_t give_again();

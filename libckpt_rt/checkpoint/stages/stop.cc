@@ -184,7 +184,7 @@ Result<void> Stop::look(Watch& watch) {
       [](void* texts) {
         const bool filtered = static_cast<const ProcessTexts*>(texts)->filtered();
         capture_shared_state_stopped(filtered, saved_process);
-        if (!filtered) protection_keys::look_for_keys_stopped();
+        protection_keys::look_for_keys_stopped(filtered);
       },
       &capture.texts);
   OtherThreads sharers;
@@ -247,8 +247,10 @@ Result<void> Stop::look(Watch& watch) {
   clock.end(StopClock::kProcess);
 
   CKPT_TRY(look_at_descriptors(tid, sharers));  // which awaits the samplers
-  if (const char* lost = protection_keys::capture_stopped(capture.map.mappings()); lost != nullptr)
-    parts_.space.note(1, lost);
+  if (!capture.texts.filtered()) {
+    const char* lost = protection_keys::capture_stopped(capture.map.mappings());
+    if (lost != nullptr) parts_.space.note(1, lost);
+  }
   clock.end(StopClock::kDescriptors);
   return heap_extents::collect_free(capture.still_memory, parts_.space.arena(), capture.free_heap)
              ? Result<void>()

@@ -3,7 +3,8 @@
 // under filters of system calls.
 //
 // Owner:     the stop. Callers: the agent, while threads stand.
-// Never:     rest asks what differs from thread to thread, or uses a descriptor.
+// Never:     rest asks what differs from thread to thread, uses a descriptor, or maps memory: the agent reads
+//            the list of mappings meanwhile.
 #pragma once
 
 #include <atomic>
