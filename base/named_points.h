@@ -5,12 +5,14 @@
 // Never:     allocates, touches errno.
 //
 // CKPT_TEST_POINT="POINT[@PROGRAM]=kill|stop|leave[:N]" in the environment of a process: when it comes to
-// that point for the Nth time (1 if it is not said), the program gets SIGKILL or SIGSTOP. A child of mode
-// fork that comes to it gets the same signal; with `leave` it gets SIGKILL, and the program nothing. With
-// PROGRAM only the program of that name.
+// that point for the Nth time (1 if it is not said, 0: each time), the program gets SIGKILL or SIGSTOP. A
+// child of mode fork that comes to it gets the same signal; with `leave` it gets SIGKILL, and the program
+// nothing. With PROGRAM only the program of that name.
 //
-// Points of jobs begin with "member." or "coordinator.". The others are those of one process, one checkpoint
-// comes to each at most once; tests/points/points.py has the list of them, and fails if it is not complete.
+// Points of jobs begin with "member." or "coordinator.", of restarts with "restart." or "connect.", of going
+// back with "back.", of images in the memory of others with "exchange.", "save." or "disk.". The others are
+// those of one process, one checkpoint comes to each at most once; tests/points/points.py has the list of
+// them, and fails if it is not complete.
 #pragma once
 
 #include <atomic>

@@ -24,8 +24,8 @@ namespace protection_keys {
 
 inline constexpr uint32_t kMost = 1024;
 
-// Which keys are taken; filtered: nobody asks, and none counts as taken. Threads stand: no call of theirs gets
-// another number by what is taken here.
+// Which keys are taken; filtered: nobody asks, and none counts as taken. Threads stand: no call of theirs
+// gets another number by what is taken here.
 void look_for_keys_stopped(bool filtered);
 // nullptr, or a note: what of them a restart does not give again. Not to be called under seccomp filters. The
 // calling thread may use all keys afterwards.
