@@ -32,11 +32,13 @@ for n, pid in enumerate(children[:2]):
     assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
     os.kill(pid, signal.SIGCONT)
     wait_until(lambda: seen[n] == 1)
-time.sleep(0.1)
 chld = seen[50]
 open('ready.tmp', 'w').close(); os.rename('ready.tmp', 'ready')
 wait_until(lambda: os.path.exists('go'))
-time.sleep(0.05)
+# The kernel delivers what waits in the order of numbers.
+signal.signal(signal.SIGURG, count(51))
+os.kill(parent, signal.SIGURG)
+wait_until(lambda: seen[51] == 1)
 print('continued', list(seen[:3]), 'signals', seen[50] - chld, flush=True)
 for pid in children:
     got, status = os.waitpid(pid, os.WUNTRACED | os.WCONTINUED | os.WNOHANG)
