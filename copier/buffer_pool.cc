@@ -111,13 +111,13 @@ uint32_t BufferPool::worth_waking() const {
       std::clamp<size_t>(kWorthWaking / buffer_bytes_, 1, std::max((count_ - reserve_) / 8, 1u)));
 }
 
-// False: there is no buffer. `seen` then is the value of the word to sleep on: of free_count_ for a forced
+// False: there is no buffer. `seen` then is the value of the word to sleep on: of changed_ for a forced
 // copy, of refilled_ for a sequential one, for which wanted_ is set.
 bool BufferPool::take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen) {
   ScopedLock lock(lock_);
   const uint32_t free = free_count_.load(std::memory_order_relaxed);
   if (free <= reserved_from(kind)) {
-    *seen = kind == CopyKind::kForced ? free : refilled_.load(std::memory_order_relaxed);
+    *seen = (kind == CopyKind::kForced ? changed_ : refilled_).load(std::memory_order_relaxed);
     if (or_wait && kind == CopyKind::kSequential) wanted_ = reserve_ + worth_waking();
     return false;
   }
@@ -139,7 +139,19 @@ uint32_t BufferPool::try_acquire_some(CopyKind kind, std::span<uint32_t> buffers
   return taken;
 }
 
-uint32_t BufferPool::acquire(CopyKind kind) {
+uint32_t BufferPool::acquire(CopyKind kind) { return acquire(kind, nullptr, nullptr); }
+
+uint32_t BufferPool::acquire_forced(void (*meanwhile)(void*), void* self) {
+  return acquire(CopyKind::kForced, meanwhile, self);
+}
+
+void BufferPool::interrupt() {
+  // seq_cst: as in release(). Where nobody waits this is one addition.
+  changed_.fetch_add(1, std::memory_order_seq_cst);
+  if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(changed_);
+}
+
+uint32_t BufferPool::acquire(CopyKind kind, void (*meanwhile)(void*), void* self) {
   const bool forced = kind == CopyKind::kForced;
   int64_t since = 0;  // ns; 0: it has not waited
   for (;;) {
@@ -158,9 +170,11 @@ uint32_t BufferPool::acquire(CopyKind kind) {
       futex_wait(refilled_, seen);
       continue;
     }
-    // seq_cst: either release() sees this waiter, or futex_wait() sees the new count.
+    // `seen` is older than this call: after an interrupt() from here on futex_wait() does not sleep.
+    if (meanwhile != nullptr) meanwhile(self);
+    // seq_cst: either release() and interrupt() see this waiter, or futex_wait() sees their change.
     waiters_.fetch_add(1, std::memory_order_seq_cst);
-    futex_wait(free_count_, seen);
+    futex_wait(changed_, seen);
     waiters_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
@@ -172,7 +186,8 @@ void BufferPool::release(uint32_t buffer) {
     uint32_t free = free_count_.load(std::memory_order_relaxed);
     if (!CHECK(free < count_)) return;  // given back twice
     stack_[free] = buffer;
-    free_count_.store(free + 1, std::memory_order_seq_cst);
+    free_count_.store(free + 1, std::memory_order_release);  // all_free()
+    changed_.fetch_add(1, std::memory_order_seq_cst);
     refilled = wanted_ != 0 && free + 1 >= wanted_;
     if (refilled) {
       wanted_ = 0;
@@ -182,7 +197,7 @@ void BufferPool::release(uint32_t buffer) {
   }
   // One buffer wakes one thread: of thousands that wait for forced copies all but one would look in vain. If
   // another thread takes the buffer first, its release() wakes the next.
-  if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(free_count_, 1);
+  if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(changed_, 1);
   if (refilled) futex_wake(refilled_);
 }
 

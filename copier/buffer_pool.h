@@ -3,7 +3,13 @@
 // reserve that only forced copies may take, so that a thread in a fault hardly ever waits for the
 // disk, and the rest.
 //
-// Owner:     copier. Callers: acquire(): the copier, the thread that serves faults, threads under guard.
+// The thread that serves faults goes on reading events while it waits for a buffer. Without that all could
+// wait in a circle: an event that is not read keeps the copier from unprotecting, and the copier keeps its
+// buffers until it has. A small pool has no others, for the queue and the sink keep theirs until the next
+// batch.
+//
+// Owner:     copier. Callers: acquire(): the copier. acquire_forced(): the thread that serves faults, threads
+//            under guard. interrupt(): a thread that copies and does not serve.
 //            release(): the writer; a copying thread whose copy failed or held only zeros.
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
@@ -56,6 +62,10 @@ class BufferPool {
 
   // Waits for a buffer. Returns its number.
   uint32_t acquire(CopyKind kind);
+  // The same for a forced copy, by a thread for which others may wait: calls meanwhile(self) before each
+  // sleep. interrupt() ends the sleep, so that meanwhile() is called once more.
+  uint32_t acquire_forced(void (*meanwhile)(void*), void* self);
+  void interrupt();
   // Without waiting; false: no buffer is free.
   [[nodiscard]] bool try_acquire(CopyKind kind, uint32_t* buffer);
   // The same for as many as are free, up to buffers.size(); how many that were.
@@ -79,6 +89,7 @@ class BufferPool {
   void begin(size_t bytes, size_t buffer_bytes);
   bool take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen);
   uint32_t worth_waking() const;
+  uint32_t acquire(CopyKind kind, void (*meanwhile)(void*), void* self);
   uint32_t limited_share() const;
 
   size_t buffer_bytes_ = 0, populated_ = 0;
@@ -88,7 +99,8 @@ class BufferPool {
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};
   std::atomic<int64_t> sequential_wait_ns_{0}, forced_wait_ns_{0};
-  FutexWord waiters_{0};   // forced copies that sleep on free_count_
+  FutexWord changed_{0};   // changes with each release() and interrupt()
+  FutexWord waiters_{0};   // forced copies that sleep on changed_
   uint32_t wanted_ = 0;    // free buffers that the sequential copier sleeps for; 0: it does not sleep
   FutexWord refilled_{0};  // changes when so many are free
 };

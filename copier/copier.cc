@@ -121,6 +121,11 @@ void Copier::set_lost(Addr a, const char* how) {
   lost_.store(true, std::memory_order_release);
 }
 
+uint32_t Copier::forced_buffer() {
+  return pool_.acquire_forced([](void* memory) { static_cast<ProgramMemory*>(memory)->read_events(); },
+                              &memory_);
+}
+
 // The caller has claimed the segment.
 void Copier::copy_owned(SegmentId id, uint32_t buffer, bool leave_protected) {
   Segment& s = table_[id];
@@ -206,7 +211,7 @@ void Copier::fault(Addr a) {
       // Memory that the program begins to use after the stop, or that the parent's image has.
       return unprotect_uncopied(id);
     }
-    copy_owned(id, pool_.acquire(CopyKind::kForced));
+    copy_owned(id, forced_buffer());
     counters_.forced.fetch_add(1, std::memory_order_relaxed);
     scan_.faulted(id);
     return;
@@ -230,7 +235,7 @@ bool Copier::make_writable(AddrRange range) {
     if (!table_.window(s).overlaps(range)) continue;
     if (table_.claim(id)) {
       if (to_copy(id)) {
-        copy_owned(id, pool_.acquire(CopyKind::kForced));
+        copy_owned(id, forced_buffer());
         counters_.forced.fetch_add(1, std::memory_order_relaxed);
         scan_.faulted(id);
       } else {
@@ -312,7 +317,7 @@ void Copier::before_release(AddrRange range) {
   for (; id < last; ++id.value) {
     if (!to_copy(id)) continue;
     if (table_.claim(id)) {
-      copy_owned(id, pool_.acquire(CopyKind::kForced));
+      copy_owned(id, forced_buffer());
       counters_.released.fetch_add(1, std::memory_order_relaxed);
     }
     // No await_copied(): the owner may wait for us to read an event, which meanwhile() does.

@@ -12,6 +12,7 @@
 // Callers:   use(), set_order(), set_together(), share(), run(), unprotect_rest(), shared_is_protected(): the
 //            agent. copied(): the engine's thread, or the thread that has re-synchronised with the copy.
 //            fault(), before_release(), removed(): the serving thread, or the agent in its place.
+//            let_events_be_read(): a thread that copies and does not serve.
 //            make_writable(), tracks(), note_fault(), note_wait(): threads under guard.
 //            holds(), shared_range(), is_shared(), give_up_shared(): any thread (of the program: those that
 //            fork, by release_guard.cc).
@@ -62,6 +63,9 @@ class ProgramMemory : public SourceMemory {
   virtual void settle_events() {}
   // Called again and again in a long before_release(): reads events, and serves the faults that wait.
   virtual void meanwhile() {}
+  // Called by a thread that waits for a buffer of a forced copy: by the serving thread, or, under guard, by a
+  // thread of the program. Reads the events that wait, and serves no fault. Under guard there are none.
+  virtual void read_events() {}
 
  protected:
   ~ProgramMemory() = default;
@@ -108,6 +112,9 @@ class Copier final : private CopyListener {
   // A thread wrote to the protected page at `a`: copies the segment if the image needs it, and makes it
   // writable, or has its owner do so.
   void fault(Addr a);
+  // The caller cannot unprotect memory before an event is read. If the serving thread waits for a buffer, it
+  // reads events now.
+  void let_events_be_read() { pool_.interrupt(); }
   // Is any of the range still to be copied, or still to be checked as unchanged since the parent's image?
   bool holds(AddrRange range) const;
   // The i-th of the regions that are shared memory of this process alone; false when there are no more.
@@ -137,6 +144,9 @@ class Copier final : private CopyListener {
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool leave_protected = false);
+  // The caller may have claimed a segment already. removed() finds it in kCopying and loses it: its bytes
+  // have not been read, and its memory goes once the event is read.
+  uint32_t forced_buffer();
   // Sequential copies, by the processor or by an engine.
   void copy_in_order(bool in_batches);
   void copy_by_engine(CopyEngine& engine);

@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/machine/kernel_caps.h"
 #include "libckpt_rt/capture/memory/page_scan.h"
@@ -118,8 +119,12 @@ long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
   long r;
   for (uint32_t tries = 0; (r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN;
        ++tries) {
-    const bool serving = on_handler_thread() || agent_serves_.load(std::memory_order_relaxed);
+    const bool serving = serves();
     if (serving && tries == kPatience) barred.emplace();
+    // The serving thread may wait for a buffer that this thread has, and would not read the event.
+    if (!serving) {
+      if (Copier* copier = copier_.load(std::memory_order_acquire)) copier->let_events_be_read();
+    }
     if (!serving || !read_messages()) sys::call(__NR_sched_yield);
   }
   return r;
@@ -127,6 +132,10 @@ long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
 
 bool WriteProtection::on_handler_thread() const {
   return thread_ != nullptr && thread_->block().contains(Addr::of(__builtin_frame_address(0)));
+}
+
+bool WriteProtection::serves() const {
+  return on_handler_thread() || agent_serves_.load(std::memory_order_relaxed);
 }
 
 long WriteProtection::unprotect(AddrRange range) { return write_protect(range, 0); }
@@ -212,6 +221,10 @@ void WriteProtection::count_into(CopyCounters& counters) {
 
 void WriteProtection::meanwhile() {
   if (!read_messages() && !serve_backlog()) sys::call(__NR_sched_yield);
+}
+
+void WriteProtection::read_events() {
+  if (CHECK(serves())) read_messages();
 }
 
 Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCounters& counters, int pagemap) {

@@ -19,6 +19,14 @@
 // events. When it meets EAGAIN itself, it reads what is queued, acts on the events and puts the faults aside;
 // else it would wait for itself.
 //
+// When another thread meets EAGAIN, the serving thread may be waiting for a buffer of a forced copy, and that
+// other thread may have all the buffers. So each EAGAIN of a thread that does not serve ends this wait for a
+// moment (Copier::let_events_be_read), and the serving thread reads the events (read_events). Only the
+// thread that serves comes to read_events(): Copier::fault() is called by serve_backlog() alone,
+// Copier::before_release() by serve_releases() alone (release_guard::serve), both with the lock of serving.
+// Copier::make_writable() is called under guard, where memory has no events. To read is not to serve: faults
+// are put aside. Copier::removed() never waits, so settle_events() holds here as well.
+//
 // Serving is the serving thread's business, under a lock, which it gives away when the agent wants it. Ahead
 // of the stop (arming.h) the agent takes the lock where it must not be disturbed, and in the stop it takes
 // over: it serves what there is and decides undisturbed. From the stop to the end of the copying the serving
@@ -91,6 +99,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   void wake(AddrRange range) override;
   void settle_events() override;
   void meanwhile() override;
+  void read_events() override;
 
  private:
   void begin_serving(Served served) override;
@@ -103,6 +112,8 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   bool serve_releases();
   void serve_all();
   bool on_handler_thread() const;
+  // Does the caller serve: the serving thread, or the agent with the lock?
+  bool serves() const;
   bool protection_is_off(AddrRange range);
   long write_protect(AddrRange range, uint64_t mode);
   Result<ScopedFd> open_with(uint64_t features);

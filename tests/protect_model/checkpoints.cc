@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <new>
 #include <utility>
 
@@ -24,7 +25,8 @@ bool is_hole(size_t i) { return i == 1 || (i >= 70 && i < 73) || i == 135; }
 // What a process has once.
 void prepare_process() {
   static const bool prepared = [] {
-    const bool reserved = own_threads.agent.reserve() && own_threads.fault_handler.reserve();
+    const bool reserved =
+        own_threads.agent.reserve() && own_threads.fault_handler.reserve() && own_threads.writer.reserve();
     void* blocks =
         mmap(nullptr, 8 * guard::kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     guard::window.blocks = (Addr::of(blocks).value + guard::kBlockBytes - 1) & ~(guard::kBlockBytes - 1);
@@ -66,10 +68,14 @@ Checkpoints::Checkpoints(const How& how, std::vector<Step> steps)
   if (!lists_.reserve(kListBytes) || !scratch_.reserve(128 << 10)) fail("no memory for the lists");
 }
 
-BufferPool& Checkpoints::pool() {
-  static BufferPool pool;
-  static const bool reserved = pool.reserve(3 * SmallKernel::kPages * kPageSize, kSegment);
-  if (!reserved) std::abort();
+BufferPool& Checkpoints::pool() const {
+  static BufferPool large, small;
+  BufferPool& pool = how_.buffers == 0 ? large : small;
+  const size_t bytes = how_.buffers == 0 ? 3 * SmallKernel::kPages * kPageSize : how_.buffers * kSegment;
+  if (pool.buffers() != bytes / kSegment) {
+    pool.release_memory();
+    if (!pool.reserve(bytes, kSegment)) std::abort();
+  }
   return pool;
 }
 
@@ -127,6 +133,7 @@ bool Checkpoints::take_one(Watch& watch, bool first, bool keep) {
   }
   look_at_stop(watch.table, map);
   program_.go();
+  start_writer();
   const bool copied = copier.run(keep);
   inherit(watch.table);
   if (keep) {
@@ -209,6 +216,7 @@ void Checkpoints::take_in_stop_under_guard(GuardedMemory& memory) {
 void Checkpoints::copy_under_guard(GuardedMemory& memory, Copier& copier, SegmentTable& table) {
   open_guard(copier, memory, nullptr);
   program_.go();
+  start_writer();
   const bool copied = copier.run();
   inherit(table);
   copier.unprotect_rest();
@@ -287,23 +295,47 @@ void Checkpoints::inherit(const SegmentTable& table) {
   }
 }
 
+void Checkpoints::write(const CopiedSegment& segment) {
+  for (uint64_t left = segment.page_mask; left != 0; left &= left - 1) {
+    const auto page = static_cast<size_t>(std::countr_zero(left));
+    const std::byte* data = segment.data + page * kPageSize;
+    uint64_t first = 0, last = 0;
+    std::memcpy(&first, data, sizeof(first));
+    std::memcpy(&last, data + kPageSize - sizeof(last), sizeof(last));
+    const size_t i = SmallKernel::index(segment.base) + page;
+    if (first != last) fail("page " + std::to_string(i) + " is torn");
+    if (image_[i] != 0) fail("page " + std::to_string(i) + " is in the image twice");
+    image_[i] = first;
+  }
+}
+
+void Checkpoints::start_writer() {
+  if (how_.buffers == 0) return;
+  program_.start_writer([this] {
+    const size_t batch = pool().batch(), most = pool().most_held();
+    std::deque<uint32_t> held;
+    CopiedSegment segments[64];
+    while (const size_t n = queue_->pop(segments, batch, 64)) {
+      for (size_t s = 0; s < n; ++s) {
+        write(segments[s]);
+        held.push_back(segments[s].buffer);
+        if (held.size() <= most) continue;
+        pool().release(held.front());
+        held.pop_front();
+      }
+    }
+    for (uint32_t buffer : held) pool().release(buffer);
+  });
+}
+
 bool Checkpoints::judge(Copier& copier, bool complete) {
   complete = complete && !copier.lost();
   queue_->close();
+  while (!program_.writer_done()) Fiber::suspend();
   CopiedSegment segments[8];
   while (const size_t n = queue_->pop(segments, 1, 8)) {
     for (size_t s = 0; s < n; ++s) {
-      for (uint64_t left = segments[s].page_mask; left != 0; left &= left - 1) {
-        const auto page = static_cast<size_t>(std::countr_zero(left));
-        const std::byte* data = segments[s].data + page * kPageSize;
-        uint64_t first = 0, last = 0;
-        std::memcpy(&first, data, sizeof(first));
-        std::memcpy(&last, data + kPageSize - sizeof(last), sizeof(last));
-        const size_t i = SmallKernel::index(segments[s].base) + page;
-        if (first != last) fail("page " + std::to_string(i) + " is torn");
-        if (image_[i] != 0) fail("page " + std::to_string(i) + " is in the image twice");
-        image_[i] = first;
-      }
+      write(segments[s]);
       pool().release(segments[s].buffer);
     }
   }

@@ -26,8 +26,9 @@ class Checkpoints {
   struct How {
     FaultBackEnd faults;
     SmallKernel::Version version;
-    bool ahead;    // memory is protected ahead of the stop
-    size_t count;  // checkpoints; all but the last leave a watch
+    bool ahead;          // memory is protected ahead of the stop
+    size_t count;        // checkpoints; all but the last leave a watch
+    size_t buffers = 0;  // of the pool; 0: enough for all, which are written when all is copied
   };
 
   Checkpoints(const How& how, std::vector<Step> steps);
@@ -55,7 +56,11 @@ class Checkpoints {
   bool judge(Copier& copier, bool complete);
   void require(const Result<void>& result);
   void fail(std::string what) { kernel_.wrong.push_back(std::move(what)); }
-  static BufferPool& pool();
+  BufferPool& pool() const;
+  // With few buffers: the writer beside the copier, which holds as many as the sink may, and waits for
+  // batches.
+  void start_writer();
+  void write(const CopiedSegment& segment);
 
   const How how_;
   SmallKernel kernel_;

@@ -163,6 +163,40 @@ TEST_P(Unseen, MemoryThatIsReplacedTwiceWhileItIsCopied) {
   }
 }
 
+// The smallest pool that is taken: all buffers may be with the copier, in the queue and with the writer while
+// one more thread waits for a copy. Memory that is given back then keeps the copier from unprotecting.
+class SmallPool : public Exhaustive {};
+
+TEST_P(SmallPool, MemoryIsGivenBackWhileThreadsWaitForBuffers) {
+  run({});
+  const size_t from = at_stop_ + 1;
+  for (Step give : {Step{0, What::kGiveBack, 1}, {0, What::kGiveBackLate, 1}, {0, What::kUnmap, 71}}) {
+    // The last segments, which are copied last.
+    std::vector<Step> steps = {{0, What::kStore, 100, 30}, {0, What::kLongPause, 0, 200}};
+    const size_t last = run({});
+    for (size_t i = from; i <= last; ++i) {
+      for (Step& step : steps) step.instant = i;
+      const size_t end = kLong ? run(steps) : i + 3;
+      for (give.instant = i; give.instant <= end; ++give.instant) {
+        std::vector<Step> all = steps;
+        all.push_back(give);
+        run(all);
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_GT(complete_, runs_ / 2);
+}
+
+constexpr Named kFewBuffers{"handler", {FaultBackEnd::kHandler, Version::kNew, true, 1, 16}};
+constexpr Named kFewNoScan{"handler_without_scan", {FaultBackEnd::kHandler, Version::kNoScan, true, 1, 16}};
+constexpr Named kFewInThread{"in_thread", {FaultBackEnd::kInThread, Version::kNew, true, 1, 16}};
+constexpr Named kFewMprotect{"mprotect", {FaultBackEnd::kMprotect, Version::kNoScan, false, 1, 16}};
+
+INSTANTIATE_TEST_SUITE_P(All, SmallPool,
+                         ::testing::Values(kFewBuffers, kFewNoScan, kFewInThread, kFewMprotect),
+                         [](const auto& named) { return std::string(named.param.name); });
+
 INSTANTIATE_TEST_SUITE_P(All, Unseen, ::testing::Values(kHandler, kNoScan, kNoHoles),
                          [](const auto& named) { return std::string(named.param.name); });
 

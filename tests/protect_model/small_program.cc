@@ -23,7 +23,7 @@ AddrRange stack_of(const RawThread& thread) { return {thread.block().start + kPa
 
 std::string text_of(const std::vector<Step>& steps) {
   constexpr const char* kNames[] = {"store",     "give back",   "give back late", "unmap", "map over",
-                                    "move away", "map another", "kernel writes",  "pause"};
+                                    "move away", "map another", "kernel writes",  "pause", "long pause"};
   std::string text;
   for (const Step& s : steps) {
     text += std::to_string(s.instant) + ": " + kNames[static_cast<int>(s.what)] + " " +
@@ -57,6 +57,7 @@ bool SmallProgram::all_done() const {
 
 void SmallProgram::others_go_on() {
   if (server_.can_go_on()) server_.resume();
+  if (writer_.can_go_on()) writer_.resume();
   for (Fiber& t : threads_) {
     if (t.can_go_on()) t.resume();
   }
@@ -66,16 +67,20 @@ void SmallProgram::run(std::function<void()> agent) {
   agent_.begin(stack_of(own_threads.agent), std::move(agent));
   // Nobody computes for long: who is not done after so many turns waits for ever.
   constexpr int kMostTurns = 5000;
-  for (int turns = 0; !agent_.done() || !all_done() || !server_.done(); ++turns) {
+  for (int turns = 0; !agent_.done() || !all_done() || !server_.done() || !writer_.done(); ++turns) {
     if (turns == kMostTurns) {
-      std::fprintf(stderr, "somebody waits for ever:%s%s%s, after %s\n", agent_.done() ? "" : " the agent",
-                   server_.done() ? "" : " the serving thread", all_done() ? "" : " the program",
-                   text_of(steps_).c_str());
+      std::fprintf(stderr, "somebody waits for ever:%s%s%s%s, after %s\n", agent_.done() ? "" : " the agent",
+                   server_.done() ? "" : " the serving thread", writer_.done() ? "" : " the writer",
+                   all_done() ? "" : " the program", text_of(steps_).c_str());
       std::abort();  // nobody can go back from the stacks on which they wait
     }
     if (agent_.can_go_on()) agent_.resume();
     others_go_on();
   }
+}
+
+void SmallProgram::start_writer(std::function<void()> body) {
+  writer_.begin(stack_of(own_threads.writer), std::move(body));
 }
 
 void SmallProgram::stop() {
@@ -87,8 +92,14 @@ void SmallProgram::before_call() {
   const Fiber* caller = Fiber::current();
   if (standing_ || (caller != &agent_ && caller != &server_)) return;
   ++instants_;
-  while (next_ < steps_.size() && steps_[next_].instant <= instants_) {
+  while (!pausing_ && next_ < steps_.size() && steps_[next_].instant <= instants_) {
     const Step& step = steps_[next_++];
+    if (step.what == What::kLongPause) {
+      pausing_ = true;  // nothing else begins until it is over
+      for (size_t i = 0; caller == &agent_ && i < step.count; ++i) others_go_on();
+      pausing_ = false;
+      continue;
+    }
     if (step.what != What::kPause)
       begin(step);
     else if (caller == &server_)

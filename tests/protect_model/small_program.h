@@ -26,6 +26,7 @@ enum class What {
   kMapAnother,    // at a place where nothing is mapped; what is there is written to at once
   kKernelWrites,  // a system call of the program that writes to its memory
   kPause,         // no thread begins: the one that makes the call has no processor for a while
+  kLongPause,     // the same for the agent: all others go on `count` times
 };
 
 struct Step {
@@ -51,6 +52,9 @@ class SmallProgram {
   void go() { standing_ = false; }
   // How often memory was given back, unmapped or replaced.
   size_t removals() const { return removals_; }
+  // By the agent: another thread of ours, which takes no part in the stops. run() waits for its end.
+  void start_writer(std::function<void()> body);
+  bool writer_done() const { return writer_.done(); }
   // By the agent: a moment in which it does nothing.
   void idle() { before_call(); }
 
@@ -70,8 +74,8 @@ class SmallProgram {
   const bool guarded_;
   std::vector<Step> steps_;
   size_t next_ = 0, instants_ = 0, removals_ = 0;
-  bool standing_ = false;
-  Fiber agent_, server_, threads_[kThreads];
+  bool standing_ = false, pausing_ = false;
+  Fiber agent_, server_, writer_, threads_[kThreads];
 };
 
 }  // namespace ckpt::test

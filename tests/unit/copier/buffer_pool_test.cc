@@ -208,6 +208,35 @@ TEST(BufferPool, ABufferReachesTheForcedCopyBesideASequentialOne) {
   pool.release_memory();
 }
 
+// A lost wake-up would leave the thread asleep, and this test without an end.
+TEST(BufferPool, AnInterruptedWaitLooksAroundAndGoesOn) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(4 * kBytes, kBytes));
+  uint32_t all[4];
+  for (uint32_t& b : all) b = pool.acquire(CopyKind::kForced);
+  pool.interrupt();  // nobody waits
+  std::atomic<uint32_t> looks{0};
+  std::atomic<bool> got{false};
+  std::thread server([&] {
+    const uint32_t b = pool.acquire_forced(
+        [](void* self) { static_cast<std::atomic<uint32_t>*>(self)->fetch_add(1); }, &looks);
+    got = true;
+    pool.release(b);
+  });
+  for (uint32_t round = 1; round <= 20'000; ++round) {
+    while (looks < round) std::this_thread::yield();
+    pool.interrupt();
+  }
+  EXPECT_FALSE(got.load()) << "no buffer was free";
+  EXPECT_EQ(pool.forced_waits(), 1u) << "one wait, however often it was interrupted";
+  pool.release(all[0]);
+  server.join();
+  EXPECT_TRUE(got.load());
+  for (int i = 1; i < 4; ++i) pool.release(all[i]);
+  EXPECT_TRUE(pool.all_free());
+  pool.release_memory();
+}
+
 TEST(BufferPool, NobodySleepsOnWhileBuffersAreFree) {
   BufferPool pool;
   ASSERT_TRUE(pool.reserve(5 * kBytes, kBytes));
