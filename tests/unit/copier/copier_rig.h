@@ -29,7 +29,9 @@ class Rig {
   Rig(const Rig&) = delete;
   Rig& operator=(const Rig&) = delete;
 
-  void region(size_t first, size_t count) { EXPECT_TRUE(table.add_region({memory.pages(first, count)})); }
+  void region(size_t first, size_t count, bool readable = true) {
+    EXPECT_TRUE(table.add_region({memory.pages(first, count), readable}));
+  }
   // Pages of the region added last that exist; their values are those of the image.
   void present(size_t first, size_t count) {
     EXPECT_TRUE(table.add_run(memory.pages(first, count)));

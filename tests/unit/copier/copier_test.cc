@@ -26,23 +26,39 @@ TEST(Copier, CopiesInTurnWhatNobodyTouches) {
 TEST(Copier, NeighboursAreReadByOneCall) {
   for (bool fails : {false, true}) {
     SCOPED_TRACE(fails);
-    Rig rig(160, 32);
-    for (size_t i = 0; i < 160; ++i) rig.memory.set(i, i + 1);
+    Rig rig(208, 32);
+    for (size_t i = 0; i < 208; ++i) rig.memory.set(i, i + 1);
     rig.memory.together_fails = fails;
     rig.copier.set_together(4 * kPerSegment * kPageSize);
     rig.region(0, 112);
     rig.present(0, 66);   // five segments, of the last one two pages
     rig.present(96, 16);  // the next of the table
-    rig.region(112, 48);
+    rig.region(112, 32);
     rig.present(112, 5);  // two runs
     rig.present(119, 8);
-    rig.present(128, 32);
+    rig.present(128, 16);
+    rig.region(144, 64, false);
+    rig.present(144, 48);
     rig.go();
     EXPECT_TRUE(rig.copier.run());
-    // Pieces: of four segments, of two up to the end of the region, of three.
-    EXPECT_EQ(rig.memory.together, (std::vector<size_t>{4, 2, 4}));
+    // Pieces: of four segments, of four of two regions, of three that only the kernel may read.
+    EXPECT_EQ(rig.memory.together, (std::vector<size_t>{4, 5, 3}));
     rig.expect_pages_of_the_stop();
   }
+}
+
+TEST(Copier, SmallRegionsThatAdjoinShareABuffer) {
+  Rig rig(kPerSegment * 8, 8);
+  for (size_t i = 0; i < rig.memory.size(); ++i) rig.memory.set(i, i + 1);
+  // Four in each segment, in some with a hole.
+  for (size_t i = 0; i < rig.memory.size(); i += 4) {
+    const size_t pages = i % 32 == 20 ? 3 : 4;
+    rig.region(i, pages);
+    rig.present(i, pages);
+  }
+  rig.go();
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_pages_of_the_stop();
 }
 
 TEST(Copier, NothingIsClaimedWhileItWaitsForABuffer) {
