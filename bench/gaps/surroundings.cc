@@ -53,7 +53,7 @@ void Surroundings::open_descriptors(unsigned count) {
     setrlimit(RLIMIT_NOFILE, &limit);
   }
   const char* remedy = "raise the limit (ulimit -n) or ask for fewer --descriptors";
-  auto keep = [&](int fd) {
+  auto add = [&](int fd) {
     if (fd < 0) fail("cannot open a descriptor", remedy);
     descriptors_.push_back(fd);
   };
@@ -63,18 +63,18 @@ void Surroundings::open_descriptors(unsigned count) {
         int ends[2];
         if (count - descriptors_.size() < 2) break;
         if (pipe2(ends, O_CLOEXEC) != 0) fail("cannot make a pipe", remedy);
-        keep(ends[0]);
-        keep(ends[1]);
+        add(ends[0]);
+        add(ends[1]);
         break;
       }
       case 1:
-        keep(eventfd(0, EFD_CLOEXEC));
+        add(eventfd(0, EFD_CLOEXEC));
         break;
       case 2:
-        keep(open("/dev/null", O_RDWR | O_CLOEXEC));
+        add(open("/dev/null", O_RDWR | O_CLOEXEC));
         break;
       default:
-        keep(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+        add(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
     }
   }
 }

@@ -291,10 +291,10 @@ Result<void> refuse_stopped(const Target& t) {
 }
 
 Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
-                      const AskOptions& wishes) {
+                      const AskOptions& options) {
   const int64_t started = now_ns();
-  if (!wishes.stop_signal) CKPT_TRY(refuse_stopped(t));
-  auto called = call_program(t, wishes.back_of_job);
+  if (!options.stop_signal) CKPT_TRY(refuse_stopped(t));
+  auto called = call_program(t, options.back_of_job);
   if (!called.ok()) return called.error();
   ScopedFd listener(*called);
   auto accepted = accept_program(t, listener.get(), limits);
@@ -318,24 +318,24 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
   // What follows the hello is an answer, which nobody gives before he is asked: the stream holds nothing
   // more.
   ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(operation), 0};
-  if (wishes.only) request.flags |= kControlOnly;
-  if (!wishes.leave_out.empty()) request.flags |= kControlLeaveOut;
-  if (wishes.part != nullptr) request.flags |= kControlHosts;
-  if (wishes.stop_signal) request.flags |= kControlStopped;
+  if (options.only) request.flags |= kControlOnly;
+  if (!options.leave_out.empty()) request.flags |= kControlLeaveOut;
+  if (options.part != nullptr) request.flags |= kControlHosts;
+  if (options.stop_signal) request.flags |= kControlStopped;
   if (send(peer.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) return stream.hung_up();
-  if (!wishes.leave_out.empty()) {
+  if (!options.leave_out.empty()) {
     LeaveOutList list{};
-    wishes.leave_out.copy(list.text, sizeof(list.text) - 1);
+    options.leave_out.copy(list.text, sizeof(list.text) - 1);
     if (send(peer.get(), &list, sizeof(list), MSG_NOSIGNAL) != sizeof(list)) return stream.hung_up();
   }
-  if (wishes.part != nullptr &&
-      send(peer.get(), wishes.part, sizeof(*wishes.part), MSG_NOSIGNAL) != sizeof(*wishes.part))
+  if (options.part != nullptr &&
+      send(peer.get(), options.part, sizeof(*options.part), MSG_NOSIGNAL) != sizeof(*options.part))
     return stream.hung_up();
   return peer;
 }
 
 Result<Answer> read_answer(const Target& t, int connection, const AskLimits& limits,
-                           const OnProgress& on_progress, const AskOptions& wishes) {
+                           const OnProgress& on_progress, const AskOptions& options) {
   Stream stream(t, connection, limits, now_ns());
   Answer answer;
   while (true) {
@@ -348,8 +348,8 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
     std::string value = space == std::string::npos ? "" : text.substr(space + 1);
     if (key == "done") return answer;
     if (key == "error") return parse_error(t, value);
-    if (key == "need" && value.starts_with("step ") && wishes.at_step) {
-      const std::string goes_on = wishes.at_step(value.substr(5), answer);
+    if (key == "need" && value.starts_with("step ") && options.at_step) {
+      const std::string goes_on = options.at_step(value.substr(5), answer);
       answer.clear();
       // Gone: its own last words, or none, tell why.
       for (size_t sent = 0; sent < goes_on.size();) {
@@ -359,8 +359,8 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
       }
       continue;
     }
-    if (key == "need" && value == "stop_signal" && wishes.stop_signal) {
-      const auto signal = static_cast<uint8_t>(wishes.stop_signal());
+    if (key == "need" && value == "stop_signal" && options.stop_signal) {
+      const auto signal = static_cast<uint8_t>(options.stop_signal());
       (void)!send(connection, &signal, 1, MSG_NOSIGNAL);
       continue;
     }
@@ -383,15 +383,15 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
 Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
                    const OnProgress& on_progress, const AskOptions& asked) {
   std::optional<StoppedTarget> stopped;
-  AskOptions wishes = asked;
+  AskOptions options = asked;
   if (t.state == 'T') {
     stopped.emplace();
     CKPT_TRY(stopped->seize(t));
-    wishes.stop_signal = [&] { return stopped->stop_signal(t); };
+    options.stop_signal = [&] { return stopped->stop_signal(t); };
   }
-  auto connection = call(t, operation, limits, wishes);
+  auto connection = call(t, operation, limits, options);
   if (!connection.ok()) return connection.error();
-  return read_answer(t, connection->get(), limits, on_progress, wishes);
+  return read_answer(t, connection->get(), limits, on_progress, options);
 }
 
 Result<void> read_exactly(const Target& t, int connection, const AskLimits& limits, void* out, size_t bytes) {

@@ -54,14 +54,14 @@ Result<void> refuse_stopped(const Target& target);
 // comes back as that Error; a program that dies, hangs up or says nothing in time as kNoProcess,
 // kInternal or kTimeout.
 Result<Answer> ask(const Target& target, ControlOperation operation, const AskLimits& limits,
-                   const OnProgress& on_progress, const AskOptions& wishes = {});
+                   const OnProgress& on_progress, const AskOptions& options = {});
 
 // The same in two steps, for an operation that says more in between: the connection once it is asked, and the
 // lines that follow.
 Result<ScopedFd> call(const Target& target, ControlOperation operation, const AskLimits& limits,
-                      const AskOptions& wishes = {});
+                      const AskOptions& options = {});
 Result<Answer> read_answer(const Target& target, int connection, const AskLimits& limits,
-                           const OnProgress& on_progress, const AskOptions& wishes = {});
+                           const OnProgress& on_progress, const AskOptions& options = {});
 // Exactly so many bytes of it, in limits.answer_ns.
 Result<void> read_exactly(const Target& target, int connection, const AskLimits& limits, void* out,
                           size_t bytes);

@@ -30,8 +30,8 @@ bool is_of_user(const Target& t, int directory) {
 ScopedFd open_directory(const Target& t, const std::string& path) {
   if (!path.starts_with('/')) return {};
   if (keeper_part(path) == path.size()) {
-    auto kept = open_keeper_directory(path);
-    return kept.ok() && is_of_user(t, kept->get()) ? std::move(*kept) : ScopedFd();
+    auto directory = open_keeper_directory(path);
+    return directory.ok() && is_of_user(t, directory->get()) ? std::move(*directory) : ScopedFd();
   }
   const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
   ScopedFd set(open(fmt::format("/proc/{}/root{}", t.pid, path).c_str(), flags));

@@ -141,18 +141,18 @@ class MemoryComparison {
     brk_.push_back({{static_cast<uint32_t>(BackMemory::kBrk), 0, was, 0}, ""});
     if (from == to) return;
     if (is > was) {
-      std::vector<ParsedMapping> kept;
+      std::vector<ParsedMapping> changed;
       for (const ParsedMapping& m : now_mappings_) {
         for (auto [start, end] : {std::pair(m.record.start, std::min(m.record.end, from)),
                                   std::pair(std::max(m.record.start, to), m.record.end)}) {
           if (start >= end) continue;
-          kept.push_back(m);
-          kept.back().record.file_offset += start - m.record.start;
-          kept.back().record.start = start;
-          kept.back().record.end = end;
+          changed.push_back(m);
+          changed.back().record.file_offset += start - m.record.start;
+          changed.back().record.start = start;
+          changed.back().record.end = end;
         }
       }
-      now_mappings_ = std::move(kept);
+      now_mappings_ = std::move(changed);
       return;
     }
     ParsedMapping grown{};
@@ -161,27 +161,27 @@ class MemoryComparison {
     grown.record.prot = PROT_READ | PROT_WRITE;
     grown.record.page_size = kPageSize;
     // A mapping that the program has made there since is unmapped first.
-    std::vector<ParsedMapping> kept;
+    std::vector<ParsedMapping> changed;
     for (const ParsedMapping& m : now_mappings_) {
       if (m.record.end <= from || m.record.start >= to) {
-        kept.push_back(m);
+        changed.push_back(m);
         continue;
       }
       add(unmap_, BackMemory::kUnmap, std::max(m.record.start, from), std::min(m.record.end, to), 0);
       if (m.record.start < from) {
-        kept.push_back(m);
-        kept.back().record.end = from;
+        changed.push_back(m);
+        changed.back().record.end = from;
       }
       if (m.record.end > to) {
-        kept.push_back(m);
-        kept.back().record.file_offset += to - m.record.start;
-        kept.back().record.start = to;
+        changed.push_back(m);
+        changed.back().record.file_offset += to - m.record.start;
+        changed.back().record.start = to;
       }
     }
-    kept.push_back(grown);
-    std::sort(kept.begin(), kept.end(),
+    changed.push_back(grown);
+    std::sort(changed.begin(), changed.end(),
               [](const auto& a, const auto& b) { return a.record.start < b.record.start; });
-    now_mappings_ = std::move(kept);
+    now_mappings_ = std::move(changed);
   }
 
   // The kernel has the mapping in several parts, one of which has no unwritten memory: the program may have
@@ -192,9 +192,9 @@ class MemoryComparison {
                                  [](const AddrRange& p, Addr at) { return p.end <= at; });
     if (part == parts_.end() || (part->start <= all.start && part->end >= all.end)) return false;
     for (; part != parts_.end() && part->start < all.end; ++part) {
-      const auto kept = std::lower_bound(unwritten_.begin(), unwritten_.end(), part->start,
-                                         [](const AddrRange& u, Addr at) { return u.end <= at; });
-      if (kept == unwritten_.end() || kept->start >= part->end) return true;
+      const auto unwritten = std::lower_bound(unwritten_.begin(), unwritten_.end(), part->start,
+                                              [](const AddrRange& u, Addr at) { return u.end <= at; });
+      if (unwritten == unwritten_.end() || unwritten->start >= part->end) return true;
     }
     return false;
   }

@@ -72,9 +72,9 @@ Result<void> ProcessBack::open(const std::string& path) {
 
 Result<void> ProcessBack::begin(const BackMember* part) {
   CKPT_TRY(open_window(part != nullptr ? part->members : 1));
-  AskOptions wishes;
-  wishes.back_of_job = part != nullptr;
-  auto connection = call(target_, ControlOperation::kBack, limits_, wishes);
+  AskOptions options;
+  options.back_of_job = part != nullptr;
+  auto connection = call(target_, ControlOperation::kBack, limits_, options);
   if (!connection.ok()) return connection.error();
   connection_ = std::move(*connection);
   CKPT_TRY(order(part));

@@ -111,7 +111,7 @@ Result<ExitCode> diff_jobs(const DiffOptions& o) {
   if (!b.complete) return b.error;
   bool same = true;
   OrderedJson json = OrderedJson::array();
-  auto alone = [&](const ManifestMember& m, Change change) {
+  auto report_member = [&](const ManifestMember& m, Change change) {
     same = false;
     if (o.json)
       json.push_back({{"pid", m.pid}, {"program", m.name}, {"change", change_name(change)}});
@@ -121,11 +121,11 @@ Result<ExitCode> diff_jobs(const DiffOptions& o) {
   for (const ManifestMember& m : a.manifest.members) {
     const ManifestMember* other = b.manifest.member(m.pid);
     if (other == nullptr) {
-      alone(m, Change::kRemoved);
+      report_member(m, Change::kRemoved);
       continue;
     }
     if (m.image.empty() || other->image.empty()) {
-      if (m.image.empty() != other->image.empty()) alone(m, Change::kChanged);
+      if (m.image.empty() != other->image.empty()) report_member(m, Change::kChanged);
       continue;
     }
     auto before = ImageChain::open(a.path + "/" + m.image);
@@ -146,7 +146,7 @@ Result<ExitCode> diff_jobs(const DiffOptions& o) {
     }
   }
   for (const ManifestMember& m : b.manifest.members) {
-    if (a.manifest.member(m.pid) == nullptr) alone(m, Change::kAdded);
+    if (a.manifest.member(m.pid) == nullptr) report_member(m, Change::kAdded);
   }
   if (o.json) print_json(json);
   return same ? ExitCode::kOk : kDifferent;

@@ -290,7 +290,7 @@ class Work {
     if (lost_ && renameat(at, temporary_of(part_.name).c_str(), at, part_.name.c_str()) != 0)
       return cannot(part_.name);
     // What a keeper held that has ended meanwhile is gone with this process.
-    CKPT_TRY(check_is_kept(plan_.at("part").get<std::string>(), at));
+    CKPT_TRY(check_keeper_holds(plan_.at("part").get<std::string>(), at));
     points::at("exchange.named");
     return Json{{"say", "done"},
                 {"sum", hex_sum(exchange_->sum_of_stream())},

@@ -25,11 +25,11 @@ namespace {
 // The keeper outlives the job, so the keeper must not be below the agent, which ends all that is.
 Result<void> start_host_keeper(const std::string& path, uint64_t bytes) {
   const size_t end = keeper_part(path), slash = path.substr(0, end).rfind('/') + 1;
-  KeeperSettings wishes;
-  wishes.name = path.substr(slash, end - slash - kKeeperSuffix.size());
-  wishes.memory_bytes = bytes;
+  KeeperSettings settings;
+  settings.name = path.substr(slash, end - slash - kKeeperSuffix.size());
+  settings.memory_bytes = bytes;
   prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
-  auto started = ensure_keeper(wishes);
+  auto started = ensure_keeper(settings);
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   return started;
 }
@@ -63,8 +63,8 @@ ReachedPart reach_part(const std::string& part) {
   if (keeper_part(part) == 0) {
     reached.path = part;
   } else if (auto found = find_part_in_keeper(part); found.ok()) {
-    reached.kept = std::move(*found);
-    reached.path = reached.kept.path();
+    reached.part = std::move(*found);
+    reached.path = reached.part.path();
   }
   return reached;
 }
@@ -78,8 +78,8 @@ Result<HostImages> images_of_host(const std::string& directory, const Json& star
   CKPT_TRY(start_host_keeper(images.name, start.value("keeper_bytes", uint64_t{0})));
   auto opened = open_keeper_directory(images.name);
   if (!opened.ok()) return opened.error();
-  images.kept = std::move(*opened);
-  images.path = fmt::format("/proc/self/fd/{}", images.kept.get());
+  images.keeper_directory = std::move(*opened);
+  images.path = fmt::format("/proc/self/fd/{}", images.keeper_directory.get());
   return images;
 }
 
@@ -94,9 +94,9 @@ Json has_part(const Json& question) {
   Json answer{{"say", "have"}, {"there", !sum.empty() && sum == question.value("checksum", "")}};
   // How much more it takes. What an attempt has left goes with the next one, and is not known to be free.
   struct statvfs fs;
-  const int directory = reached.kept.directory.get();
-  if (reached.kept.directory.valid() && fstatvfs(directory, &fs) == 0 &&
-      faccessat(directory, ("." + reached.kept.name + ".tmp").c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+  const int directory = reached.part.directory.get();
+  if (reached.part.directory.valid() && fstatvfs(directory, &fs) == 0 &&
+      faccessat(directory, ("." + reached.part.name + ".tmp").c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0)
     answer["free"] = fs.f_bavail * fs.f_frsize;
   return answer;
 }
@@ -105,8 +105,8 @@ void give_up_parts(const std::string& images, const std::string& job, const std:
   ScopedFd directory;
   if (keeper_part(images) == 0) {
     directory.reset(open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  } else if (auto kept = open_keeper_directory(images); kept.ok()) {
-    directory = std::move(*kept);
+  } else if (auto in_keeper = open_keeper_directory(images); in_keeper.ok()) {
+    directory = std::move(*in_keeper);
   }
   if (!directory.valid()) return;
   std::vector<std::string> going;

@@ -11,7 +11,7 @@ namespace ckpt::cli {
 
 // A part as a path of this process while this lives, in whichever memory or directory it is.
 struct ReachedPart {
-  PartInKeeper kept;
+  PartInKeeper part;
   std::string path;  // empty: no keeper answers
 };
 ReachedPart reach_part(const std::string& part);
@@ -21,7 +21,7 @@ ReachedPart reach_part(const std::string& part);
 struct HostImages {
   std::string name;  // as CKPT_DIR has it
   std::string path;  // as a path of this process while this lives
-  ScopedFd kept;
+  ScopedFd keeper_directory;
 };
 // start: what the head says at the start, with "keeper" or "part".
 Result<HostImages> images_of_host(const std::string& directory, const Json& start);

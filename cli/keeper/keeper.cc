@@ -37,26 +37,26 @@ struct KeeperOptions {
 };
 
 Result<void> start(const KeeperOptions& o) {
-  KeeperSettings wishes;
-  wishes.name = o.name;
-  wishes.touch = !o.untouched;
-  wishes.foreground = o.foreground;
+  KeeperSettings settings;
+  settings.name = o.name;
+  settings.touch = !o.untouched;
+  settings.foreground = o.foreground;
   if (!o.memory.empty()) {
     auto bytes = parse_size("--memory", o.memory.c_str());
     if (!bytes.ok()) return bytes.error();
     if (*bytes == 0)
       return failure(ExitCode::kUsage, "--memory", "must be more than 0", "give for example 4G");
-    wishes.memory_bytes = *bytes;
+    settings.memory_bytes = *bytes;
   }
   if (o.disk.empty() != (o.disk_every == 0))
     return failure(ExitCode::kUsage, o.disk.empty() ? "--disk-every" : "--disk", "is half of what is needed",
                    "give both: --disk DIR --disk-every N");
   if (o.disk_every != 0) {
-    auto disk = disk_wishes(o.disk, o.disk_every);
+    auto disk = disk_options(o.disk, o.disk_every);
     if (!disk.ok()) return disk.error();
-    wishes.disk = *disk;
+    settings.disk = *disk;
   }
-  return start_keeper(wishes);
+  return start_keeper(settings);
 }
 
 std::string title_of(const KeeperPath& path) {
@@ -196,8 +196,8 @@ Result<void> status(const KeeperOptions& o) {
                 {"huge_pages", answer->huge_pages != 0},
                 {"held", *held},
                 {"disk",
-                 {{"every", disk.wishes.every},
-                  {"directory", disk.wishes.directory},
+                 {{"every", disk.options.every},
+                  {"directory", disk.options.directory},
                   {"saved", disk.saved},
                   {"error", disk.error}}},
                 {"redundancy", of_jobs},
@@ -218,8 +218,8 @@ Result<void> status(const KeeperOptions& o) {
                               one["increment"].get<bool>() ? ", an increment" : ""));
   }
   if (held->empty()) line("holds", "nothing yet");
-  if (disk.wishes.every != 0) {
-    line("to disk", fmt::format("every {}th, in {}", disk.wishes.every, disk.wishes.directory));
+  if (disk.options.every != 0) {
+    line("to disk", fmt::format("every {}th, in {}", disk.options.every, disk.options.directory));
     if (!disk.saved.empty()) line("", fmt::format("{}  {}", human_time(disk.time_ns), disk.saved));
     if (!disk.error.empty()) line("", disk.error);
   }

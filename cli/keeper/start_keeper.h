@@ -13,7 +13,7 @@
 namespace ckpt::cli {
 
 struct KeeperSettings {
-  DiskWishes disk;
+  DiskOptions disk;
   std::string name;           // "": the default one
   uint64_t memory_bytes = 0;  // 0: half of the machine's
   bool touch = true;          // its memory, beforehand
@@ -21,12 +21,12 @@ struct KeeperSettings {
 };
 
 // Returns when it answers; in the foreground, when it has ended. kUnavailable: one of that name is there.
-Result<void> start_keeper(const KeeperSettings& wishes);
+Result<void> start_keeper(const KeeperSettings& settings);
 
 // The same, unless one is there.
-Result<void> ensure_keeper(const KeeperSettings& wishes);
+Result<void> ensure_keeper(const KeeperSettings& settings);
 
 // A directory for images on a disk, made if it is missing; its whole path.
-Result<DiskWishes> disk_wishes(const std::string& directory, uint32_t every);
+Result<DiskOptions> disk_options(const std::string& directory, uint32_t every);
 
 }  // namespace ckpt::cli

@@ -281,25 +281,25 @@ Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std
     if (memory.empty()) return {};
     return failure(ExitCode::kUsage, "--memory", "is of a keeper, and none is named", "add --to keeper:");
   }
-  KeeperSettings wishes;
+  KeeperSettings keeper_settings;
   const size_t name = path.rfind('/') + 1;
-  wishes.name = path.substr(name, path.size() - name - kKeeperSuffix.size());
+  keeper_settings.name = path.substr(name, path.size() - name - kKeeperSuffix.size());
   if (!memory.empty()) {
     auto bytes = parse_size("--memory", memory.c_str());
     if (!bytes.ok()) return bytes.error();
-    wishes.memory_bytes = *bytes;
+    keeper_settings.memory_bytes = *bytes;
   }
   if (disk_every != 0) {
     const auto dir = texts.find("CKPT_DIR");
-    auto disk = disk_wishes(
+    auto disk = disk_options(
         dir != texts.end() && keeper_part(dir->second) == 0 && !dir->second.starts_with(kKeeperScheme)
             ? dir->second
-            : "ckpt-keeper-" + wishes.name,
+            : "ckpt-keeper-" + keeper_settings.name,
         disk_every);
     if (!disk.ok()) return disk.error();
-    wishes.disk = *disk;
+    keeper_settings.disk = *disk;
   }
-  CKPT_TRY(ensure_keeper(wishes));
+  CKPT_TRY(ensure_keeper(keeper_settings));
   texts["CKPT_DIR"] = settings.directory;
   texts.erase("CKPT_TO");
   unsetenv("CKPT_TO");
@@ -357,7 +357,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
     if (!adapters.empty())
       fmt::print(stderr, "ckpt: {}\n", printable(words_on_adapters("this host", adapters)));
     CKPT_TRY(check_settings_for_adapters("this host", adapters, program));
-    keep_mpi_off_adapters();
+    bar_mpi_from_adapters();
   }
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep

@@ -24,7 +24,7 @@ std::string command_path(const char* command) {
   return path.substr(0, path.rfind('/') + 1) + command;
 }
 
-Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors, int in,
+Result<Said> run_command(const std::vector<std::string>& words, bool catch_errors, int in,
                          const CommandEnd& end) {
   int out[2], errors[2];
   if (pipe2(out, O_CLOEXEC) != 0)
@@ -40,7 +40,7 @@ Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors
   else
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, to.get(), STDOUT_FILENO);
-  if (keep_errors) posix_spawn_file_actions_adddup2(&actions, errors_to.get(), STDERR_FILENO);
+  if (catch_errors) posix_spawn_file_actions_adddup2(&actions, errors_to.get(), STDERR_FILENO);
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

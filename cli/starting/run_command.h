@@ -23,9 +23,9 @@ struct CommandEnd {
   int asked = -1;                  // readable: the command gets SIGTERM, once; -1: never
   const sigset_t* mask = nullptr;  // of the command; nullptr: ours
 };
-// words[0] is a path, or found in PATH. The command reads from `in`; -1: nothing. keep_errors: into `errors`,
-// else they go where ours go.
-Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors = false, int in = -1,
+// words[0] is a path, or found in PATH. The command reads from `in`; -1: nothing. catch_errors: into
+// `errors`, else they go where ours go.
+Result<Said> run_command(const std::vector<std::string>& words, bool catch_errors = false, int in = -1,
                          const CommandEnd& end = {});
 
 }  // namespace ckpt::cli

@@ -173,8 +173,8 @@ bool SealedLink::send(std::string_view message) {
   std::memcpy(compose(message.size()).data(), message.data(), message.size());
   const bool sent = send_composed();
   // A link says little most of the time: it does not hold the longest message for the rest of its life.
-  constexpr size_t kMostKept = 1 << 20;
-  if (composed_.size() > kMostKept) give_room_back();
+  constexpr size_t kMostRoom = 1 << 20;
+  if (composed_.size() > kMostRoom) give_room_back();
   return sent;
 }
 

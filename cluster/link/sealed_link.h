@@ -50,7 +50,7 @@ class SealedLink {
   bool send_composed();
   // The memory of that room, until the next call that sends.
   void give_room_back() { std::vector<std::byte>().swap(composed_); }
-  size_t room_kept() const { return composed_.size(); }
+  size_t room_held() const { return composed_.size(); }
   // Appends the messages that have arrived; with `wait` it waits for the first, without a limit. False: the
   // other end is gone, or bytes came that do not authenticate; `messages` has what came before.
   bool receive(std::vector<std::string>& messages, bool wait);

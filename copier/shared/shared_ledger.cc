@@ -173,7 +173,7 @@ void SharedLedger::save_for_others(AddrRange range) {
     // (read()).
     uint32_t untouched = 0;
     if (state(unit).compare_exchange_strong(untouched, slot + 1, std::memory_order_seq_cst))
-      kept_.fetch_add(1, std::memory_order_relaxed);
+      units_saved_.fetch_add(1, std::memory_order_relaxed);
     return true;
   });
 }
@@ -192,9 +192,9 @@ bool SharedLedger::read(std::byte* to, AddrRange window) {
   const bool done = each_unit(window, [&](AddrRange whole, uint64_t unit, Addr base) {
     const AddrRange part = whole.common(window);
     covered += part.size();
-    const uint32_t kept = state(unit).fetch_add(0, std::memory_order_seq_cst);
-    if (kept == 0) return true;
-    return kept - 1 < slots(size_.units) && overlay(to + (part.start - window.start), kept - 1, part, base);
+    const uint32_t saved = state(unit).fetch_add(0, std::memory_order_seq_cst);
+    if (saved == 0) return true;
+    return saved - 1 < slots(size_.units) && overlay(to + (part.start - window.start), saved - 1, part, base);
   });
   return done && covered == window.size();
 }

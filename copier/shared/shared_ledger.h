@@ -72,7 +72,7 @@ class SharedLedger final : public SharedSource {
   bool given_up() const;
   // Sleeps until the number of members that have not copied all may have changed, 5 ms at most.
   void await_change() const;
-  uint64_t kept() const { return kept_.load(std::memory_order_relaxed); }
+  uint64_t units_saved() const { return units_saved_.load(std::memory_order_relaxed); }
 
  private:
   struct Head {
@@ -101,7 +101,7 @@ class SharedLedger final : public SharedSource {
   std::span<const LedgerObject> objects_;
   SourceMemory* source_ = nullptr;
   bool copied_ = false;  // the agent's: copied() was called
-  std::atomic<uint64_t> kept_{0};
+  std::atomic<uint64_t> units_saved_{0};
 };
 
 }  // namespace ckpt

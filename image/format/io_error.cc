@@ -36,10 +36,10 @@ Error image_io_error(const char* doing, const char* path, long error) {
   int e = static_cast<int>(error < 0 ? -error : error);
   ShownPath shown = shown_path(path);
   // A keeper's directory has no other name (cluster/keeper/keeper_memory.h).
-  const bool kept = std::strncmp(path, "/keeper:", 8) == 0;
+  const bool in_keeper = std::strncmp(path, "/keeper:", 8) == 0;
   switch (e) {
     case ENOSPC:
-      if (kept) {
+      if (in_keeper) {
         return make_error(
             ExitCode::kIo, e,
             "cannot {} {}: the keeper's memory is used up (ENOSPC); start it with more (ckpt keeper start "

@@ -137,7 +137,7 @@ Result<ScopedFd> open_keeper_directory(std::string_view path) {
   return directory;
 }
 
-Result<void> check_is_kept(std::string_view path, int directory) {
+Result<void> check_keeper_holds(std::string_view path, int directory) {
   auto now = open_keeper_directory(path);
   if (!now.ok()) return now.error();
   // The directory is open here, so no later mount has its number.

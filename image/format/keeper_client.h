@@ -24,6 +24,6 @@ Result<ScopedFd> open_keeper_directory(std::string_view path);
 
 // After a commit in `directory`: does a keeper still hold that very directory? If its keeper has ended, its
 // contents are gone as soon as the last descriptor is closed.
-Result<void> check_is_kept(std::string_view path, int directory);
+Result<void> check_keeper_holds(std::string_view path, int directory);
 
 }  // namespace ckpt

@@ -43,7 +43,7 @@ inline SavedFileName saved_file_name(uint64_t device, uint64_t inode, bool copy)
 // A symbolic link beside the link to a file that nobody had open: it says by which name the file was known.
 // What it leads to is that name, behind one of two characters. Nobody follows it.
 inline constexpr std::string_view kSavedNameSuffix = ".name";
-inline constexpr char kKeptOneName = '1', kKeptManyNames = 'n';
+inline constexpr char kSavedOneName = '1', kSavedManyNames = 'n';
 
 inline SavedFileName saved_name_file(uint64_t device, uint64_t inode) {
   SavedFileName name;

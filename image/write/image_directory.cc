@@ -206,7 +206,7 @@ bool is_held(int fd) {
 }  // namespace
 
 Result<void> check_images_stay(int fd, const char* path) {
-  return keeper_part(path) == std::strlen(path) ? check_is_kept(path, fd) : Result<void>();
+  return keeper_part(path) == std::strlen(path) ? check_keeper_holds(path, fd) : Result<void>();
 }
 
 Result<void> check_image_directory(int fd, const char* path) {
@@ -252,9 +252,9 @@ static void give_own_rights(const char* path) {
 Result<ScopedFd> open_image_directory(const char* path) {
   const long flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   if (keeper_part(path) == std::strlen(path)) {
-    auto kept = open_keeper_directory(path);
-    if (kept.ok()) CKPT_TRY(check_image_directory(kept->get(), path));
-    return kept;
+    auto in_keeper = open_keeper_directory(path);
+    if (in_keeper.ok()) CKPT_TRY(check_image_directory(in_keeper->get(), path));
+    return in_keeper;
   }
   long fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, flags, 0L);
   if (fd == -ENOENT) {

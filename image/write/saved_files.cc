@@ -24,14 +24,14 @@ bool is_there(int dir_fd, const char* name) { return sys::call(__NR_faccessat, d
 void remove_saved_files(int dir_fd, const char* image) {
   const SavedFileName name = saved_files_directory_of(image);
   if (name.text[0] == '\0') return;
-  const ScopedFd kept(static_cast<int>(
+  const ScopedFd saved(static_cast<int>(
       sys::call(__NR_openat, dir_fd, name.text, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
-  if (!kept.valid()) return;
+  if (!saved.valid()) return;
   // A directory may leave entries out while some are removed.
   for (bool some = true; some;) {
     some = false;
-    scan_directory(kept.get(), [&](std::string_view entry) {
-      if (entry != "." && entry != "..") some |= sys::call(__NR_unlinkat, kept.get(), entry.data(), 0L) == 0;
+    scan_directory(saved.get(), [&](std::string_view entry) {
+      if (entry != "." && entry != "..") some |= sys::call(__NR_unlinkat, saved.get(), entry.data(), 0L) == 0;
     });
   }
   sys::call(__NR_unlinkat, dir_fd, name.text, static_cast<long>(AT_REMOVEDIR));
@@ -41,9 +41,9 @@ uint32_t count_saved_links(int dir_fd, bool in_job, uint64_t device, uint64_t in
   uint32_t count = 0;
   const SavedFileName link = saved_file_name(device, inode, false),
                       of_job = saved_files_directory_of(kJobSavedFiles);
-  auto look = [&](int at, std::string_view directory, std::string_view kept) {
+  auto look = [&](int at, std::string_view directory, std::string_view saved) {
     char path[600];
-    auto end = fmt::format_to_n(path, sizeof(path) - 1, "{}/{}/{}", directory, kept, link.text);
+    auto end = fmt::format_to_n(path, sizeof(path) - 1, "{}/{}/{}", directory, saved, link.text);
     if (end.size >= sizeof(path)) return;
     *end.out = '\0';
     if (is_there(at, path)) ++count;
@@ -76,9 +76,10 @@ void remove_orphaned_saved_files(int dir_fd) {
     // A program that lives may be about to write the image: it has the directory locked
     // (SavedFilesDirectory). That program may have published the image and taken the lock away since we
     // looked. Without locks nobody can tell.
-    const ScopedFd kept(static_cast<int>(
+    const ScopedFd saved(static_cast<int>(
         sys::call(__NR_openat, dir_fd, entry.data(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
-    if (!kept.valid() || sys::failed(sys::call(__NR_flock, kept.get(), static_cast<long>(LOCK_EX | LOCK_NB))))
+    if (!saved.valid() ||
+        sys::failed(sys::call(__NR_flock, saved.get(), static_cast<long>(LOCK_EX | LOCK_NB))))
       return;
     if (!is_there(dir_fd, image)) remove_saved_files(dir_fd, image);
   });

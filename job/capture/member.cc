@@ -55,7 +55,8 @@ class MemberSession final : public Session {
     // A member of another user, or with another root, may not reach the directory: then it writes no log, and
     // removes nothing.
     if (keeper_part(request_.directory) != 0) {
-      if (auto kept = open_keeper_directory(request_.directory); kept.ok()) directory_ = std::move(*kept);
+      if (auto in_keeper = open_keeper_directory(request_.directory); in_keeper.ok())
+        directory_ = std::move(*in_keeper);
     } else {
       const long fd =
           sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);

@@ -194,10 +194,10 @@ void remove_job_directory(int directory, const char* name) {
       if (sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L) != -EISDIR) return;
       {
         // Files that are kept beside the images.
-        const ScopedFd kept = open_directory(inside.get(), entry.data());
-        if (!kept.valid()) return;
-        scan_directory(kept.get(), [&](std::string_view file) {
-          if (file != "." && file != "..") sys::call(__NR_unlinkat, kept.get(), file.data(), 0L);
+        const ScopedFd saved = open_directory(inside.get(), entry.data());
+        if (!saved.valid()) return;
+        scan_directory(saved.get(), [&](std::string_view file) {
+          if (file != "." && file != "..") sys::call(__NR_unlinkat, saved.get(), file.data(), 0L);
         });
       }
       sys::call(__NR_unlinkat, inside.get(), entry.data(), static_cast<long>(AT_REMOVEDIR));

@@ -192,10 +192,10 @@ long ParkedThreads::create(int tid) {
 }
 
 void ParkedThreads::end_others(std::span<const int32_t> tids) {
-  size_t kept = 0;
+  size_t left = 0;
   for (Thread* thread : threads_) {
     if (std::binary_search(tids.begin(), tids.end(), thread->tid)) {
-      threads_[kept++] = thread;
+      threads_[left++] = thread;
       continue;
     }
     give(*thread, kEnd);
@@ -203,7 +203,7 @@ void ParkedThreads::end_others(std::span<const int32_t> tids) {
     if (!thread->leader)
       while (sys::call(__NR_tgkill, sys::getpid(), thread->tid, 0L) == 0) sys::call(__NR_sched_yield);
   }
-  threads_.truncate(kept);
+  threads_.truncate(left);
 }
 
 ParkedThreads::Thread* ParkedThreads::executor() {

@@ -64,12 +64,12 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
 }
 
 // A seccomp filter may kill a thread that makes a call that the program does not make.
-bool keeps_files(const Settings& settings) {
+bool saves_files(const Settings& settings) {
   return !job::is_streamed() && settings.files != SavedFiles::kNone && !is_filtered();
 }
 
 // In the image, so wherever that goes.
-bool keeps_contents(const Settings& settings) {
+bool saves_contents(const Settings& settings) {
   const SavedFiles how = settings.files;
   return (how == SavedFiles::kAuto || how == SavedFiles::kCopies) && !is_filtered();
 }
@@ -79,7 +79,7 @@ int place_of_saved_files(const Attempt& attempt) {
   return job::place() != nullptr ? job::place()->directory : attempt.space.log();
 }
 
-void keep_files_of(Attempt& attempt) {
+void save_files_of(Attempt& attempt) {
   attempt.file_saver.open(attempt.space.arena(), place_of_saved_files(attempt),
                           job::place() != nullptr ? kJobSavedFiles : attempt.cost.image,
                           attempt.settings.files);
@@ -131,17 +131,17 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
   points::at("prepare.image");
-  attempt.in_force.files = keeps_files(attempt.settings);
+  attempt.in_force.files = saves_files(attempt.settings);
   if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_saved_files(space.log());
-    keep_files_of(attempt);
+    save_files_of(attempt);
     if (is_first_of_job()) attempt.file_saver.save_temporary();
     capture.descriptors.set_saved_files(place_of_saved_files(attempt), job::place() != nullptr);
   }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   if (job::over_hosts()) capture.descriptors.expect_hosts(&job::drained);
-  if (keeps_contents(attempt.settings)) capture.descriptors.keep_contents();
+  if (saves_contents(attempt.settings)) capture.descriptors.save_contents();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), this_process.pid));
   CKPT_TRY(back_end.open(room));
   points::at("prepare.open");
@@ -204,10 +204,10 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
     attempt.space.leave_to(attempt.watch.spare);
   }
   const int directory = attempt.space.log();
-  if (directory >= 0 && keeps_files(attempt.settings)) {
-    const bool kept =
+  if (directory >= 0 && saves_files(attempt.settings)) {
+    const bool saved =
         job::place() != nullptr && job::place()->stays;  // before the job's commit, which has been
-    if (result.ok() && !kept)
+    if (result.ok() && !saved)
       attempt.file_saver.save_all(attempt.space.log());
     else if (!result.ok() && attempt.cost.image[0] != '\0' && job::session() == nullptr)
       remove_saved_files(directory, attempt.cost.image);

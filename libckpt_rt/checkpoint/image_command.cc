@@ -29,8 +29,8 @@ constexpr size_t kStack = 32 << 10;
 constexpr int64_t kEndsMs = 100, kPatienceMs = 5000;
 
 // Kept from the program's start; in an image like any other memory.
-char** kept_environment = nullptr;
-size_t kept_count = 0;
+char** remembered_environment = nullptr;
+size_t remembered_count = 0;
 
 bool starts_with(const char* text, std::string_view start) {
   return std::strncmp(text, start.data(), start.size()) == 0;
@@ -70,9 +70,9 @@ void remember_command_environment(char** environment) {
   const size_t total = (count + 1) * sizeof(char*) + bytes;
   long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   if (sys::failed(p)) return;
-  kept_environment = reinterpret_cast<char**>(p);
-  char* text = reinterpret_cast<char*>(kept_environment + count + 1);
-  kept_count = 0;
+  remembered_environment = reinterpret_cast<char**>(p);
+  char* text = reinterpret_cast<char*>(remembered_environment + count + 1);
+  remembered_count = 0;
   for (char** e = environment; e != nullptr && *e != nullptr; ++e) {
     if (starts_with(*e, "CKPT_")) continue;
     if (!starts_with(*e, "LD_PRELOAD=")) {
@@ -80,7 +80,7 @@ void remember_command_environment(char** environment) {
     } else if (!without_us(*e, text)) {
       continue;
     }
-    kept_environment[kept_count++] = text;
+    remembered_environment[remembered_count++] = text;
     text += std::strlen(text) + 1;
   }
 }
@@ -156,13 +156,13 @@ Result<void> ImageCommand::prepare(const char* command, const Facts& facts, int 
   constexpr size_t kOwn = 5, kText = 1100;
   shared_ = static_cast<Shared*>(arena.allocate(sizeof(Shared)));
   auto* stacks = static_cast<std::byte*>(arena.allocate(2 * kStack, 64));
-  auto** environment = static_cast<char**>(arena.allocate((kept_count + kOwn + 1) * sizeof(char*)));
+  auto** environment = static_cast<char**>(arena.allocate((remembered_count + kOwn + 1) * sizeof(char*)));
   auto* text = static_cast<char*>(arena.allocate(kOwn * kText));
   if (shared_ == nullptr || stacks == nullptr || environment == nullptr || text == nullptr)
     return not_started(ENOMEM);
   *shared_ = {};
   size_t n = 0;
-  for (; n < kept_count; ++n) environment[n] = kept_environment[n];
+  for (; n < remembered_count; ++n) environment[n] = remembered_environment[n];
   auto set = [&]<typename... Args>(fmt::format_string<Args...> format, Args&&... args) {
     *fmt::format_to_n(text, kText - 1, format, std::forward<Args>(args)...).out = '\0';
     environment[n++] = text;

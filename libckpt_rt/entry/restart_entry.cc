@@ -10,7 +10,7 @@
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
-#include "libckpt_rt/capture/advice/kept_settings.h"
+#include "libckpt_rt/capture/advice/memory_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/descriptors/file_signals.h"
@@ -248,7 +248,7 @@ void release_all() {
   await(restart.ready, restart.threads);
   // First: nothing of what is sealed changes its key.
   add_notes(protection_keys::give_again());
-  add_notes(kept_settings::say_again());
+  add_notes(memory_settings::say_again());
   if (saved_process.dumpable == 1) sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L);
   if (of_job) {
     if (const long r = child_notices::take(restart.args.stopped_children); r != 0)

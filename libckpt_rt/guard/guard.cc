@@ -212,13 +212,13 @@ Counters counters() {
   return {window.calls.load(), window.waited.load(), window.signals.load(), window.longest_wait_ns.load()};
 }
 
-void reset(bool keep_memory) {
+void reset(bool memory_stays) {
   window.open.store(0, std::memory_order_relaxed);
   window.copier = nullptr;
   window.arming = nullptr;
   ++window.generation;
   new (&window.actions_lock) FutexLock;
-  if (keep_memory) return;
+  if (memory_stays) return;
   window.gates = window.gates_end = window.blocks = 0;
   window.memory = {};
 }

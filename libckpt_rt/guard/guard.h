@@ -61,7 +61,7 @@ struct Counters {
 Counters counters();
 
 // Restart, forked child: it is closed.
-void reset(bool keep_memory);
+void reset(bool memory_stays);
 
 // First thing in the handler of a stop. If the guard is open ahead, the thread leaves it: the thread stands
 // on the program's own stack, as without a guard, and this does not return.

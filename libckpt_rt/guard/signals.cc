@@ -214,8 +214,9 @@ void install(int signal, const KernelSigaction& wanted) {
     // Their masks leave out the faults: a handler of ours may touch protected memory.
     told.mask = ~bit(window.faults.signal);
     told.restorer = window.gates;
-    const uint64_t kept = wanted.handler > 1 ? wanted.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT) : 0;
-    told.flags = kept | SA_SIGINFO | SA_ONSTACK | SA_NODEFER | kSaRestorer;
+    const uint64_t passed_on =
+        wanted.handler > 1 ? wanted.flags & (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT) : 0;
+    told.flags = passed_on | SA_SIGINFO | SA_ONSTACK | SA_NODEFER | kSaRestorer;
     told.handler = fault  ? reinterpret_cast<uint64_t>(&on_fault)
                    : call ? reinterpret_cast<uint64_t>(&on_system_call)
                           : reinterpret_cast<uint64_t>(&on_program_signal);

@@ -8,7 +8,7 @@
 #include <array>
 
 #include "libckpt_rt/capture/advice/advice_notes.h"
-#include "libckpt_rt/capture/advice/kept_reach.h"
+#include "libckpt_rt/capture/advice/settings_reach.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/descriptors/directory_notices.h"
 #include "libckpt_rt/capture/descriptors/file_signals.h"
@@ -419,7 +419,7 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     case __NR_process_madvise:
       return calls::process_madvise(ia, pointer<void>(b), uc, id, static_cast<unsigned>(e));
     case __NR_mbind:  // libc has no function for it: libnuma comes by here
-      kept_settings::policies_reach.extend(Addr{static_cast<uint64_t>(a)}, ub);
+      memory_settings::policies_reach.extend(Addr{static_cast<uint64_t>(a)}, ub);
       break;
     case __NR_mseal:
       memory_advice::note_seal();

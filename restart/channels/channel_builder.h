@@ -170,7 +170,7 @@ class ChannelBuilder {
   bool was_accepted(const ChannelSocket& one, const ChannelSocket& other) const;
   Result<void> connect_pair(ChannelSocket& s);
   Result<void> connect_by_name(ChannelSocket& client, ChannelSocket* server, const SocketName& at);
-  Result<ScopedFd> connect_to(ChannelSocket& client, const SocketName& at, bool keep_client,
+  Result<ScopedFd> connect_to(ChannelSocket& client, const SocketName& at, bool make_client,
                               const ucred& connects);
   Result<std::pair<ScopedFd, ScopedFd>> make_pair(const ChannelSocket& s);
   void say_maker(const ChannelSocket& s, const ucred& who, int error) const;
@@ -231,7 +231,7 @@ class ChannelBuilder {
   Result<void> accept_far(std::vector<ChannelSocket*> awaited, Made& made);
   struct Caller;
   Result<void> hear_callers(std::vector<ChannelSocket*> awaited, Made& made, std::vector<Caller>& callers);
-  void keep_stranger(Caller& caller);
+  void store_stranger(Caller& caller);
   Result<void> exchange_queues(Made& made);
 
   // messages.cc

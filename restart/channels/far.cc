@@ -147,7 +147,7 @@ bool waits_in(int listener) {
 
 }  // namespace
 
-void ChannelBuilder::keep_stranger(Caller& caller) {
+void ChannelBuilder::store_stranger(Caller& caller) {
   if (lent_.contains(caller.listener))
     strangers_.push_back({ScopedFd(fcntl(caller.listener, F_DUPFD_CLOEXEC, 0)), std::move(caller.fd)});
   caller.fd.reset();
@@ -157,7 +157,7 @@ Result<void> ChannelBuilder::accept_far(std::vector<ChannelSocket*> awaited, Mad
   std::vector<Caller> callers;
   auto heard = hear_callers(std::move(awaited), made, callers);
   for (Caller& caller : callers) {
-    if (caller.fd.valid()) keep_stranger(caller);
+    if (caller.fd.valid()) store_stranger(caller);
   }
   lent_.clear();
   listeners_.clear();
@@ -193,7 +193,7 @@ Result<void> ChannelBuilder::hear_callers(std::vector<ChannelSocket*> awaited, M
       const Caller::Said said = caller.hear(plan->token);
       if (said == Caller::Said::kNotAll) continue;
       if (said == Caller::Said::kNothing) {
-        keep_stranger(caller);
+        store_stranger(caller);
         continue;
       }
       ScopedFd peer = std::move(caller.fd);  // closed, unless it is awaited

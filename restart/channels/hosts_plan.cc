@@ -87,7 +87,7 @@ void HostsPlan::translate(SocketName& name, const uint8_t* of) const {
   }
 }
 
-void HostsPlan::keep_to_slice(int fd) const {
+void HostsPlan::limit_to_slice(int fd) const {
   const AddressLine* slice = own_slice(is);
   if (slice == nullptr) return;
   const uint32_t range = slice->machine_first | uint32_t{slice->last} << 16;

@@ -36,7 +36,7 @@ struct HostsPlan {
   Result<void> say_ready_and_wait() const;
   void say_running(int pid) const;
   // The kernel shall choose this socket's port from the slice of this part.
-  void keep_to_slice(int fd) const;
+  void limit_to_slice(int fd) const;
   // Turns an address of this host, as it was, into that of now.
   void translate_own(SocketName& name) const;
   // The same for an address of another host. of: the part that has it, as in `connections`.

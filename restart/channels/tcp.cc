@@ -173,7 +173,7 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
       if (!fd.valid()) return cannot_make(like);
       if (within.tv_sec != 0) setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &within, sizeof(within));
       if (from.length == 0) {
-        if (hosts_plan() != nullptr) hosts_plan()->keep_to_slice(fd.get());
+        if (hosts_plan() != nullptr) hosts_plan()->limit_to_slice(fd.get());
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
         return cannot_make(like);
       }

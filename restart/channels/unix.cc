@@ -247,13 +247,13 @@ Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket
 
 // client gets connected to `at`; the accepted end is returned. Who connects, and who listens there meanwhile,
 // is what the ends are told of each other.
-Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketName& at, bool keep_client,
+Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketName& at, bool make_client,
                                             const ucred& connects) {
   auto listener = listener_at(client, at);
   if (!listener.ok()) return listener.error();
   ScopedFd from;
   int fd = client.fd;
-  if (keep_client) {
+  if (make_client) {
     CKPT_TRY(make(client));
     fd = client.fd;
   } else {
@@ -261,7 +261,7 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
     fd = from.get();
   }
   if (fd < 0) return cannot_make(client);
-  if (keep_client) listen_for(client, *listener);
+  if (make_client) listen_for(client, *listener);
   pid_t connected_by = getpid();
   if (!connect_at_once(client, fd, client, at, connects, listener->fd, &connected_by))
     return cannot_make(client);
@@ -270,7 +270,7 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
   ScopedFd accepted = accept_of(listener->fd, connected_by);
   fcntl(listener->fd, F_SETFL, flags);
   if (!accepted.valid()) return cannot_make(client);
-  if (!keep_client) CKPT_TRY(park_far_end(client, std::move(from)));
+  if (!make_client) CKPT_TRY(park_far_end(client, std::move(from)));
   return accepted;
 }
 

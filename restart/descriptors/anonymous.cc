@@ -181,18 +181,18 @@ Result<void> DescriptorBuilder::add_watches(const ParsedOpenFile& file, int fd) 
   });
   for_each_detail<MovedWatchDetail>(file, OpenFileDetail::kMovedWatch, [&](const MovedWatchDetail& m, Blob) {
     // For the time of the call the open file has the number that it was registered under.
-    ScopedFd kept(fcntl(m.watch.fd, F_DUPFD_CLOEXEC, options_.working->first()));
-    const int kept_flags = kept.valid() ? fcntl(m.watch.fd, F_GETFD) : 0;
+    ScopedFd aside(fcntl(m.watch.fd, F_DUPFD_CLOEXEC, options_.working->first()));
+    const int aside_flags = aside.valid() ? fcntl(m.watch.fd, F_GETFD) : 0;
     epoll_event event{};
     event.events = m.watch.events;
     event.data.u64 = m.watch.data;
     const bool added =
         dup2(m.now, m.watch.fd) == m.watch.fd && epoll_ctl(fd, EPOLL_CTL_ADD, m.watch.fd, &event) == 0;
     const int error = errno;
-    if (!kept.valid())
+    if (!aside.valid())
       close(m.watch.fd);
     else
-      dup3(kept.get(), m.watch.fd, (kept_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+      dup3(aside.get(), m.watch.fd, (aside_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
     if (!added)
       say("{}: the watch on what was descriptor {} cannot be added again ({})", describe(file, fd),
           m.watch.fd, errno_name(error));

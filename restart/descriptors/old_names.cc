@@ -130,9 +130,9 @@ Result<void> separate_from_new_name(const std::string& link, const std::string& 
   return {};
 }
 
-Result<void> put_back_temporary(const std::string& kept, const Say& say) {
+Result<void> put_back_temporary(const std::string& saved, const Say& say) {
   std::error_code ignored;
-  for (fs::directory_iterator entry(kept, ignored), end; entry != end; entry.increment(ignored)) {
+  for (fs::directory_iterator entry(saved, ignored), end; entry != end; entry.increment(ignored)) {
     if (ignored) break;
     const std::string own = entry->path();
     if (!own.ends_with(kSavedNameSuffix) || !entry->is_symlink(ignored)) continue;
@@ -142,7 +142,7 @@ Result<void> put_back_temporary(const std::string& kept, const Say& say) {
     const std::string path = text.substr(1);
     struct stat st;
     if (lstat(path.c_str(), &st) == 0 || errno != ENOENT || lstat(link.c_str(), &st) != 0) continue;
-    if (text[0] == kKeptOneName) CKPT_TRY(separate_from_new_name(link, path, say));
+    if (text[0] == kSavedOneName) CKPT_TRY(separate_from_new_name(link, path, say));
     const bool back = ::link(link.c_str(), path.c_str()) == 0;
     if (say && back) say(fmt::format("{} was gone: it is there again", path));
     if (say && !back)

@@ -40,7 +40,7 @@ Result<std::string> take_name_back(const NameTaken& name, const Say& say);
 
 // Temporary files that nobody had open, of this directory beside an image (image/format/saved_file_names.h):
 // those whose names are gone have them again. kIo: there is no room.
-Result<void> put_back_temporary(const std::string& kept, const Say& say);
+Result<void> put_back_temporary(const std::string& saved, const Say& say);
 
 // A directory that was open and is gone, for the user of the process; empty.
 Result<void> make_directory_again(const std::string& path, uint32_t mode, const ProcessRecord& process);

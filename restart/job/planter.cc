@@ -77,10 +77,10 @@ class Tree {
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
       return make_error(ExitCode::kSystem, errno, "no socket pair ({})", errno_name(errno));
     ScopedFd ours(pair[0]), theirs(pair[1]);
-    CloneResult keeper = clone_process(0, job_.births.clock_pid);
-    if (keeper.pid == 0) keep_clocks(theirs.get());
-    if (sys::failed(keeper.pid)) return clone_error(keeper.pid, job_.births.clock_pid);
-    ScopedFd(keeper.pidfd).reset();
+    CloneResult holder = clone_process(0, job_.births.clock_pid);
+    if (holder.pid == 0) hold_clocks(theirs.get());
+    if (sys::failed(holder.pid)) return clone_error(holder.pid, job_.births.clock_pid);
+    ScopedFd(holder.pidfd).reset();
     theirs.reset();
     int64_t outer[2] = {};
     int fds[2] = {-1, -1};
@@ -103,7 +103,7 @@ class Tree {
     return {};
   }
 
-  [[noreturn]] void keep_clocks(int socket) {
+  [[noreturn]] void hold_clocks(int socket) {
     prctl(PR_SET_NAME, "ckpt-clocks");
     TimeNamespace time = prepare_time_namespace();
     const int64_t outer[2] = {time.outer_monotonic_ns, time.outer_boottime_ns};

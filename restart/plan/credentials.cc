@@ -114,7 +114,7 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service
   // manager that then became the program's user. And other threads than the first may be other users, with
   // more capabilities.
-  args.keep_capabilities = own.permitted;
+  args.extra_capabilities = own.permitted;
   args.library.set_capabilities = args.change_capabilities != 0 ? kSetsCapabilities : 0u;
   if (args.change_ids != 0 && args.set_groups != 0) args.library.set_capabilities |= kChoosesUsers;
   args.library.cap_permitted = permitted;

@@ -178,10 +178,9 @@ struct RestorerArgs {
   // Credentials, when we may change them. What the library needs stays until it has made the threads: it sets
   // RestartArgs' capabilities on each of them.
   uint32_t change_ids;  // 1: set uid, gid and groups
-  uint32_t
-      change_capabilities;  // 1: keep only those of the program and keep_capabilities, over a change of users
-                            // too
-  uint64_t keep_capabilities;
+  // 1: keep only those of the program and extra_capabilities, over a change of users too
+  uint32_t change_capabilities;
+  uint64_t extra_capabilities;
   uint32_t uid[4], gid[4];
   uint32_t group_count;
   uint32_t set_groups;  // 0: setgroups is denied in this user namespace

@@ -2,7 +2,7 @@
 //
 // Owner:     restart. Included by restorer.cc only.
 // Callers:   the restorer, on the only thread, when nothing more needs a right except what the library
-//            does (RestorerArgs::keep_capabilities).
+//            does (RestorerArgs::extra_capabilities).
 // Never:     goes on with more rights than the saved process had, but for those: a failure to
 //            give up a user id ends the restart.
 #pragma once
@@ -53,8 +53,8 @@ inline long become_saved_user(const RestorerArgs& a, uint32_t& notes) {
   struct {
     uint32_t effective, permitted, inheritable;
   } data[2];
-  const uint64_t effective = a.library.cap_effective | a.keep_capabilities;
-  const uint64_t permitted = a.library.cap_permitted | a.keep_capabilities;
+  const uint64_t effective = a.library.cap_effective | a.extra_capabilities;
+  const uint64_t permitted = a.library.cap_permitted | a.extra_capabilities;
   for (int i = 0; i < 2; ++i) {
     data[i].effective = static_cast<uint32_t>(effective >> (32 * i));
     data[i].permitted = static_cast<uint32_t>(permitted >> (32 * i));

@@ -123,14 +123,14 @@ TEST(SealedLink, TheLengthComesFirst) {
   EXPECT_EQ(link->wait_for_length(), std::nullopt);
 }
 
-TEST(SealedLink, DoesNotKeepTheRoomOfALongMessage) {
+TEST(SealedLink, DoesNotHoldTheRoomOfALongMessage) {
   Ends ends = make_ends();
   const Secret secret = make_secret();
   std::thread other([&] {
     auto link = SealedLink::connect(std::move(ends.there), secret);
     ASSERT_TRUE(link.ok());
     EXPECT_TRUE(link->send(std::string(3 << 20, 'x')));
-    EXPECT_EQ(link->room_kept(), 0);
+    EXPECT_EQ(link->room_held(), 0);
     EXPECT_TRUE(link->send("short"));
   });
   auto link = SealedLink::accept(std::move(ends.here), secret);

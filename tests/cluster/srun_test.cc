@@ -217,11 +217,11 @@ TEST(Environment, OfPmixIsTheUsersButForAServers) {
                        "PMIX_MCA_gds=hash",
                        "PMIX_NAMESPACE=x",
                        nullptr};
-  std::string kept;
+  std::string passed_on;
   for (const std::string& pair : environment_of_step(step, const_cast<char**>(set))) {
-    if (pair.starts_with("PMIX_")) kept += pair + " ";
+    if (pair.starts_with("PMIX_")) passed_on += pair + " ";
   }
-  EXPECT_EQ(kept, "PMIX_DEBUG=1 PMIX_INSTALL_PREFIX=/y PMIX_MCA_gds=hash ");
+  EXPECT_EQ(passed_on, "PMIX_DEBUG=1 PMIX_INSTALL_PREFIX=/y PMIX_MCA_gds=hash ");
 }
 
 TEST(OutputName, HasItsFields) {

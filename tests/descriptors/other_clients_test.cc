@@ -27,7 +27,7 @@ class OtherClients : public testing::TestWithParam<bool> {
 
   // From now on two processes connect to `to` as often as they can, and keep what they get.
   template <typename Address>
-  void keep_connecting(const Address& to, const sockaddr_in* from) {
+  void connect_without_end(const Address& to, const sockaddr_in* from) {
     for (int i = 0; i < 2; ++i) {
       const pid_t child = fork();
       if (child != 0) {
@@ -35,8 +35,8 @@ class OtherClients : public testing::TestWithParam<bool> {
         continue;
       }
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      constexpr int kKept = 64;
-      for (int fds[kKept] = {}, n = 0;; n = (n + 1) % kKept) {
+      constexpr int kOpen = 64;
+      for (int fds[kOpen] = {}, n = 0;; n = (n + 1) % kOpen) {
         const auto* address = reinterpret_cast<const sockaddr*>(&to);
         if (fds[n] > 0) close(fds[n]);
         fds[n] = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -79,7 +79,7 @@ TEST_P(OtherClients, OfTcp) {
     // Another address, so that none of them is connected to itself.
     sockaddr_in from = loopback(0);
     from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
-    keep_connecting(loopback(static_cast<uint16_t>(std::stoi(read_file(dir / "port")))), &from);
+    connect_without_end(loopback(static_cast<uint16_t>(std::stoi(read_file(dir / "port")))), &from);
   };
   trip.verify = check_pairs;
   trip.run();
@@ -102,7 +102,7 @@ TEST_P(OtherClients, OfUnix) {
     });
     connected(6);  // waits to be accepted: all that the queue has room for
   };
-  trip.meanwhile = [&] { keep_connecting(at, nullptr); };
+  trip.meanwhile = [&] { connect_without_end(at, nullptr); };
   trip.verify = [&] {
     check_pairs();
     VERIFY(write(6, "x", 1) == 1);

@@ -38,14 +38,14 @@ bool fill(size_t n, size_t size) {
 }
 
 void thin(size_t k) {
-  std::vector<Block> kept;
+  std::vector<Block> left;
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (i % k == 0)
-      kept.push_back(blocks[i]);
+      left.push_back(blocks[i]);
     else
       std::free(blocks[i].bytes);
   }
-  blocks = kept;
+  blocks = left;
 }
 
 bool check() {

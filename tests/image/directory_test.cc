@@ -428,7 +428,7 @@ TEST(ImageNames, ParseIsTheInverse) {
   }
 }
 
-TEST_F(Directory, KeptFilesStayForAnImageThatIsToCome) {
+TEST_F(Directory, SavedFilesStayForAnImageThatIsToCome) {
   // Of a process that nobody here knows: no pid is that high. A process of another pid namespace looks like
   // that.
   const std::string to_come = "elsewhere.4999999.00000001.000001.files";

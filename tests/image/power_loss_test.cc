@@ -150,9 +150,9 @@ class Disk {
  public:
   Disk(std::span<const Op> ops, Lost lost, unsigned seed) : random_(seed) {
     for (const Op& op : ops) apply(op);
-    const bool keep_names = lost == Lost::kNothing || lost == Lost::kData;
+    const bool names_survive = lost == Lost::kNothing || lost == Lost::kData;
     // A journal keeps the order of names.
-    size_t names = keep_names            ? pending_names_.size()
+    size_t names = names_survive         ? pending_names_.size()
                    : lost == Lost::kSome ? random_() % (pending_names_.size() + 1)
                                          : 0;
     for (size_t i = 0; i < names; ++i) rename(durable_names_, pending_names_[i]);

@@ -45,7 +45,7 @@ class Clone : public ::testing::Test {
 const Told kForked{1, 1, 0}, kSpawned{0, 0, 1}, kNothing{};
 
 // What the child was told: that it is one, and before its end.
-int told_in_child() { return forks_in_child() * 10 + ends(); }
+int told_in_child() { return forks_in_child() * 10 + ends_announced(); }
 
 TEST_F(Clone, ForkBySyscall) {
   const int told_before = told_in_child();
@@ -151,11 +151,11 @@ TEST_F(Clone, AWaitedForCopyIsAnnouncedAlone) {
   const int pid = clone([](void*) { return forks_made(); }, std::end(stack), CLONE_VFORK | SIGCHLD, nullptr);
   EXPECT_EQ(status_of(pid), forks_made());
   EXPECT_EQ(told(), kForked);
-  const int ends_before = ends();
+  const int ends_before = ends_announced();
   const long other = syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0L, 0L, 0L, 0L);
   if (other == 0) _exit(forks_made());
   EXPECT_EQ(status_of(other), forks_made());
-  EXPECT_EQ(ends(), ends_before);
+  EXPECT_EQ(ends_announced(), ends_before);
   EXPECT_EQ(told(), (Told{2, 2, 0}));
 }
 

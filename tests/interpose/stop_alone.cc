@@ -225,7 +225,7 @@ API int forks_in_child() { return child_count.load(); }
 API int forks_begun() { return fork_count.load(); }
 API int forks_made() { return forked_count.load(); }
 API int spawns() { return spawn_count.load(); }
-API int ends() { return end_count.load(); }
+API int ends_announced() { return end_count.load(); }
 API void set_monotonic_shift(int64_t ns) { hooks::monotonic_shift_ns.store(ns); }
 
 }  // namespace test

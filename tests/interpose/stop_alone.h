@@ -59,9 +59,9 @@ inline bool was_released(const void* start, size_t length) {
 }
 int forks_in_child();
 int forks_begun();
-int forks_made();  // seen in the parent
-int spawns();      // announced
-int ends();        // announced: of this process
+int forks_made();      // seen in the parent
+int spawns();          // announced
+int ends_announced();  // announced: of this process
 void set_monotonic_shift(int64_t ns);
 // Called in the handler, between the pause and fix_interrupted_call; may be null.
 extern std::atomic<void (*)()> in_pause;

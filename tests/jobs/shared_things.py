@@ -107,7 +107,7 @@ class SharedThings(unittest.TestCase):
         open(os.path.join(tree.work, "go"), "w").close()
         self.assertEqual(tree.finish(), (0, b"up 65534\nended 0\n"))
 
-    def test_files_kept_by_a_member_of_another_user(self):
+    def test_files_saved_by_a_member_of_another_user(self):
         """Whoever comes first, both keep theirs, and afterwards nobody else comes to them."""
         if os.geteuid() != 0:
             self.skipTest("needs root to become another user")
@@ -128,11 +128,11 @@ class SharedThings(unittest.TestCase):
                 wait_for(lambda: tree.output() == b"up\nup\n", f"both: {tree.read('err')}")
                 image = tree.checkpoint(tree.child.pid)
                 tree.kill()
-                kept = os.path.join(image, "job.files")
-                for directory in (image, kept):
+                saved = os.path.join(image, "job.files")
+                for directory in (image, saved):
                     st = os.stat(directory)
                     self.assertEqual((st.st_uid, st.st_mode & 0o7777), (0, 0o700), directory)
-                owners = [os.lstat(os.path.join(kept, n)).st_uid for n in os.listdir(kept)]
+                owners = [os.lstat(os.path.join(saved, n)).st_uid for n in os.listdir(saved)]
                 self.assertIn(NOBODY, owners)
                 names = [os.path.join(tree.work, n) for n in ("file", "theirs/file")]
                 for name in names:
@@ -146,7 +146,7 @@ class SharedThings(unittest.TestCase):
                 code_of, out = tree.finish()
                 self.assertEqual((code_of, sorted(out.splitlines())), (0, [b"of file", b"of theirs/file", b"up", b"up"]))
 
-    def test_a_removed_file_that_is_kept(self):
+    def test_a_removed_file_that_is_saved(self):
         """Its names beside images, also of earlier checkpoints, are no other names of the file."""
         code = "import os, time\nf = open('file', 'w+')\nf.write('kept')\nf.flush()\nchild = os.fork()\n" \
                "if child: print('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n" \

@@ -249,11 +249,11 @@ TEST(Exchange, ChecksAreThoseOfWholeBlocks) {
       code->encode(data, checks, kStripeBlock);
       for (unsigned role = s.data(); role < hosts; ++role) {
         const Host& host = job.hosts_[s.host_of(role, stripe)];
-        std::vector<std::byte> kept(kStripeBlock);
+        std::vector<std::byte> stored(kStripeBlock);
         const uint64_t at = s.check_of(s.host_of(role, stripe), stripe) * kStripeBlock;
-        ASSERT_EQ(pread(host.checks.get(), kept.data(), kept.size(), static_cast<off_t>(at)),
-                  static_cast<ssize_t>(kept.size()));
-        EXPECT_TRUE(std::equal(kept.begin(), kept.end(), blocks[role].bytes())) << stripe << " " << role;
+        ASSERT_EQ(pread(host.checks.get(), stored.data(), stored.size(), static_cast<off_t>(at)),
+                  static_cast<ssize_t>(stored.size()));
+        EXPECT_TRUE(std::equal(stored.begin(), stored.end(), blocks[role].bytes())) << stripe << " " << role;
       }
     }
   }

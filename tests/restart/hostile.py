@@ -115,7 +115,7 @@ class Hostile(unittest.TestCase):
             self.refused(PERMISSION, ["the directory " + self.images, "belongs to user 4711", "--trust"], what)
 
     @needs_root
-    def test_files_kept_beside_the_image_by_somebody_else(self):
+    def test_files_saved_beside_the_image_by_somebody_else(self):
         """They take the place of files that are gone: what another user has made must not come back as the program's."""
         file = os.path.join(self.directory, "file")
         program = self.start("--files", "copies", code="import sys\nf = open(sys.argv[1], 'w+')\nf.write('mine')\nf.flush()\n" +
@@ -126,24 +126,24 @@ class Hostile(unittest.TestCase):
         program.child.wait()
         os.unlink(file)
         image = self.image()
-        kept = image.replace(".ckpt", ".files")
-        copy, = (os.path.join(kept, n) for n in os.listdir(kept))
+        saved = image.replace(".ckpt", ".files")
+        copy, = (os.path.join(saved, n) for n in os.listdir(saved))
         os.chown(copy, 4711, 4711)
         self.refused(PERMISSION, ["the saved file " + copy, "belongs to user 4711", "--trust"], image)
         os.chown(copy, 0, 0)
         for mode in (0o770, 0o1777):
-            os.chmod(kept, mode)
-            self.refused(PERMISSION, ["the directory " + kept, "may be written by others", "--trust"], image)
-        os.chmod(kept, 0o700)
-        os.chown(kept, 4711, 4711)
-        self.refused(PERMISSION, ["the directory " + kept, "belongs to user 4711", "--trust"], image)
-        os.chown(kept, 0, 0)
+            os.chmod(saved, mode)
+            self.refused(PERMISSION, ["the directory " + saved, "may be written by others", "--trust"], image)
+        os.chmod(saved, 0o700)
+        os.chown(saved, 4711, 4711)
+        self.refused(PERMISSION, ["the directory " + saved, "belongs to user 4711", "--trust"], image)
+        os.chown(saved, 0, 0)
         # As in /tmp: a directory of that name is there before ours.
-        os.rename(kept, kept + ".aside")
-        os.symlink(kept + ".aside", kept)
-        self.refused(PERMISSION, [kept, "no directory", "remove it", "--trust"], image)
-        os.unlink(kept)
-        os.rename(kept + ".aside", kept)
+        os.rename(saved, saved + ".aside")
+        os.symlink(saved + ".aside", saved)
+        self.refused(PERMISSION, [saved, "no directory", "remove it", "--trust"], image)
+        os.unlink(saved)
+        os.rename(saved + ".aside", saved)
         self.assertFalse(os.path.exists(file))
         for options in ((), ("--trust",)):
             if options:

@@ -109,9 +109,9 @@ TEST_F(Process, ComesBackAsItsOwnUser) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct ours[2] = {};
   ASSERT_EQ(syscall(SYS_capget, &header, ours), 0);
-  const std::string kept = fmt::format("{:08x}{:08x}\n", ours[1].permitted, ours[0].permitted);
-  EXPECT_NE(r.out.find("CapPrm:\t" + kept), std::string::npos) << r.out;
-  EXPECT_NE(r.out.find("CapEff:\t" + kept), std::string::npos) << r.out;
+  const std::string permitted = fmt::format("{:08x}{:08x}\n", ours[1].permitted, ours[0].permitted);
+  EXPECT_NE(r.out.find("CapPrm:\t" + permitted), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("CapEff:\t" + permitted), std::string::npos) << r.out;
 }
 
 TEST_F(Process, ComesBackWithoutPrivilege) {

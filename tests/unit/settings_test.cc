@@ -218,7 +218,7 @@ TEST(Settings, TheSizeOfSegmentsCanBeLeftToUs) {
   EXPECT_FALSE(parse({})->segment_auto);
 }
 
-TEST(Settings, KeptFiles) {
+TEST(Settings, SavedFiles) {
   EXPECT_EQ(parse({})->files, SavedFiles::kAuto);
   EXPECT_EQ(parse({{"CKPT_FILES", "none"}})->files, SavedFiles::kNone);
   EXPECT_EQ(parse({{"CKPT_FILES", "links"}})->files, SavedFiles::kLinks);

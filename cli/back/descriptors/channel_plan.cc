@@ -136,10 +136,10 @@ class ChannelPlan {
   void gather() {
     for (size_t m = 0; m < members_.size(); ++m) {
       for (const auto& f : members_[m].then->open_files) {
-        const auto kept = members_[m].difference->kept.find(f.record.id);
-        if (kept == members_[m].difference->kept.end()) continue;
-        const User user{m, &f, kept->second.now, kept->second.fd_now, kept->second.fd};
-        kept_.push_back(user);
+        const auto still_open = members_[m].difference->still_open.find(f.record.id);
+        if (still_open == members_[m].difference->still_open.end()) continue;
+        const User user{m, &f, still_open->second.now, still_open->second.fd_now, still_open->second.fd};
+        still_open_.push_back(user);
         by_id_[{members_[m].listed->pid, f.record.id}] = user;
         if (is_socket(f) || (is_pipe(f) && members_[m].shared->files.count(f.record.id) != 0))
           users_[f.record.object].push_back(user);
@@ -155,7 +155,7 @@ class ChannelPlan {
     }
     // Of one file: an open file of each group.
     std::map<std::tuple<uint32_t, uint64_t, uint64_t>, std::vector<std::pair<const User*, long>>> first;
-    for (const User& u : kept_) {
+    for (const User& u : still_open_) {
       const int pid = of(u).listed->pid;
       const auto found = group.find({pid, u.file->record.id});
       const long own = found == group.end() ? -1 : static_cast<long>(found->second);
@@ -185,11 +185,11 @@ class ChannelPlan {
   Result<void> terminals() {
     for (const PlannedMember& m : members_) {
       for (const auto& f : m.then->open_files) {
-        if (kind_of(f) == kTerminalMaster && m.difference->kept.count(f.record.id) == 0)
+        if (kind_of(f) == kTerminalMaster && m.difference->still_open.count(f.record.id) == 0)
           return refuse(m, "has closed a pseudo-terminal of the job's own since");
       }
     }
-    for (const User& u : kept_) {
+    for (const User& u : still_open_) {
       if (kind_of(*u.file) != kTerminalMaster) continue;
       const MasterDetail was = master_detail(*u.file), is = master_detail(*u.now);
       constexpr uint32_t kFixed = kMasterLeft | kMasterStopped;
@@ -327,7 +327,7 @@ class ChannelPlan {
 
   const Manifest& manifest_;
   std::vector<PlannedMember>& members_;
-  std::vector<User> kept_;
+  std::vector<User> still_open_;
   std::map<std::pair<int, uint32_t>, User> by_id_;  // by pid and open file
   std::map<uint64_t, std::vector<User>> users_;     // shared pipes, and sockets, by object
 };

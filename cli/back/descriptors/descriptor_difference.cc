@@ -47,8 +47,9 @@ class DescriptorComparison {
     for (const auto& f : then_.open_files) CKPT_TRY(watch_again(f));
     locks();
     directory();
-    for (const auto& [id, kept] : still_open_.all())
-      result_.kept.emplace(id, DescriptorDifference::Kept{kept.now, kept.fd, first_descriptor(then_, id)});
+    for (const auto& [id, still_open] : still_open_.all())
+      result_.still_open.emplace(
+          id, DescriptorDifference::StillOpen{still_open.now, still_open.fd, first_descriptor(then_, id)});
     return std::move(result_);
   }
 
@@ -173,12 +174,12 @@ class DescriptorComparison {
     int spare = result_.first_free;
     std::map<uint32_t, int> source;
     std::vector<int> spares;
-    for (const auto& [id, kept] : still_open_.all()) {
+    for (const auto& [id, still_open] : still_open_.all()) {
       bool stays = false;
-      for (const auto& d : then_.descriptors) stays = stays || (d.open_file == id && d.fd == kept.fd);
-      source[id] = kept.fd;
+      for (const auto& d : then_.descriptors) stays = stays || (d.open_file == id && d.fd == still_open.fd);
+      source[id] = still_open.fd;
       if (stays) continue;
-      add(BackDescriptor::kDup, spare, kept.fd, FD_CLOEXEC);
+      add(BackDescriptor::kDup, spare, still_open.fd, FD_CLOEXEC);
       source[id] = spare;
       spares.push_back(spare++);
     }
@@ -397,9 +398,9 @@ class DescriptorComparison {
       range.l_len = static_cast<off_t>(lock.length);
       return range;
     };
-    for (const auto& [id, kept] : still_open_.all()) {
+    for (const auto& [id, still_open] : still_open_.all()) {
       const int fd = first_descriptor(then_, id);
-      for_each_detail<LockDetail>(*kept.now, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
+      for_each_detail<LockDetail>(*still_open.now, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
         if (static_cast<FileLockKind>(lock.kind) == FileLockKind::kPosix)
           add_with(BackDescriptor::kLock, fd, 0, 0, range_of(lock, F_UNLCK));
       });

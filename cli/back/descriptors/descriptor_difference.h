@@ -27,11 +27,11 @@ struct DescriptorDifference {
   std::vector<ScopedFd> made;       // in the order in which the program gets them
   std::vector<std::string> cannot;  // descriptors that cannot go back, a line each; nothing is changed yet
   int first_free = 3;               // above all numbers in use then, now, or in between
-  struct Kept {
+  struct StillOpen {
     const ParsedOpenFile* now;
     int fd_now, fd;  // one number that it has now, and one that it will have
   };
-  std::map<uint32_t, Kept> kept;  // open files that are still open, by the image's id
+  std::map<uint32_t, StillOpen> still_open;  // open files that are still open, by the image's id
 };
 
 // shared: open files in which other members of a job have a part, that goes back with this process. Those

@@ -72,14 +72,14 @@ void Strangers::add(std::vector<ChannelBuilder::Stranger> more) {
 Strangers::~Strangers() {
   if (all_.empty() || keeper_.empty()) return;
   const ScopedFd keeper = connect_to_keeper(keeper_);
-  size_t kept = 0;
-  while (kept < all_.size() && keeper.valid() && send_to_keeper(keeper.get(), all_[kept])) ++kept;
-  if (kept == all_.size()) return;
+  size_t sent = 0;
+  while (sent < all_.size() && keeper.valid() && send_to_keeper(keeper.get(), all_[sent])) ++sent;
+  if (sent == all_.size()) return;
   fmt::print(
       stderr,
       "ckpt: {} of {} connections from outside that waited to be accepted are closed: the first process of "
       "this host does not take them\n",
-      all_.size() - kept, all_.size());
+      all_.size() - sent, all_.size());
 }
 
 }  // namespace ckpt::cli

@@ -70,9 +70,9 @@ Result<void> LateProcesses::ask_to_stand(const JobProcess& process, uint32_t mem
   AskLimits brief;
   brief.answer_ns = 1'000'000'000;
   brief.total_ns = brief.answer_ns;
-  AskOptions wishes;
-  wishes.back_of_job = true;
-  auto connection = call(late->target, ControlOperation::kBack, brief, wishes);
+  AskOptions options;
+  options.back_of_job = true;
+  auto connection = call(late->target, ControlOperation::kBack, brief, options);
   starting = !connection.ok() && connection.error().code == ExitCode::kTimeout;
   if (!connection.ok()) return connection.error();
   late->connection = std::move(*connection);

@@ -193,7 +193,7 @@ void Agent::act(const cluster::AgentMachine::Actions& actions) {
     switch (a.kind) {
       case K::kBegin: {
         // The one before may have failed because of a connection that nobody has accepted.
-        if (attempt_ > 1) keep_unaccepted(job_ + ":" + task_.value("host", ""));
+        if (attempt_ > 1) have_unaccepted_taken(job_ + ":" + task_.value("host", ""));
         HostsPart part{};
         part.id = a.id;
         part.attempt = attempt_;

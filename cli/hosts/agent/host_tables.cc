@@ -70,13 +70,13 @@ Result<void> await_other_job(const std::string& directory, const std::string& jo
 }
 
 Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images) {
-  ScopedFd kept;
+  ScopedFd in_keeper;
   std::string path = images;
   if (keeper_part(images) != 0) {
     auto opened = open_keeper_directory(images);
     if (!opened.ok()) return opened.error();
-    kept = std::move(*opened);
-    path = fmt::format("/proc/self/fd/{}", kept.get());
+    in_keeper = std::move(*opened);
+    path = fmt::format("/proc/self/fd/{}", in_keeper.get());
   }
   path += "/.hosts-addresses";
   const std::string own_name = table.value("own", "");

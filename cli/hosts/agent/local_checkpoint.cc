@@ -54,10 +54,10 @@ void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& l
   answer_.reset();
   ends_ = false;
   thread_ = std::thread([this, pid, part, leave_out] {
-    AskOptions wishes;
-    wishes.leave_out = leave_out;
-    wishes.part = &part;
-    wishes.at_step = [this](const std::string& step, const Answer& lines) {
+    AskOptions options;
+    options.leave_out = leave_out;
+    options.part = &part;
+    options.at_step = [this](const std::string& step, const Answer& lines) {
       const bool stuck = step == "stuck";
       put({step_named(step), step == "posted", step == "reconnected", stuck, lines, {}});
       std::unique_lock<std::mutex> guard(lock_);
@@ -71,7 +71,7 @@ void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& l
     LocalEvent end;
     if (auto target = await_target(pid); !target.ok()) {
       end.error = target.error();
-    } else if (auto answer = ask(*target, ControlOperation::kCheckpoint, {}, {}, wishes); !answer.ok()) {
+    } else if (auto answer = ask(*target, ControlOperation::kCheckpoint, {}, {}, options); !answer.ok()) {
       end.error = answer.error();
     } else {
       end.lines = std::move(*answer);

@@ -82,7 +82,7 @@ void set_launchers(const std::string& on) {
   setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
   setenv("HYDRA_LAUNCHER", "ssh", 1);
   setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
-  keep_mpi_off_adapters();
+  bar_mpi_from_adapters();
 }
 
 namespace {

@@ -38,7 +38,7 @@ bool has_rank(int rank);
 // Has the first process of this host keep the connections that no process has accepted (docs/hosts.md).
 // hosts: its CKPT_HOSTS. Where it is not there, or does not answer, they stay where they are: the checkpoint
 // will say so.
-void keep_unaccepted(const std::string& hosts);
+void have_unaccepted_taken(const std::string& hosts);
 // Asks all processes below this one but these to end, for two seconds, and then ends them.
 void end_descendants(const std::set<int>& but);
 // Ends them where they stand: none runs on because another has ended. False: one of them could not be

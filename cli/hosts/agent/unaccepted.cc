@@ -6,7 +6,7 @@
 
 namespace ckpt::cli {
 
-void keep_unaccepted(const std::string& hosts) {
+void have_unaccepted_taken(const std::string& hosts) {
   constexpr int kPatience = 5000;  // ms: it may have to wait for some programs that accept at the same time
   const ScopedFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address;

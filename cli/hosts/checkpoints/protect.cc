@@ -197,10 +197,10 @@ Protected how_protected(const Json& redundancy) {
 }
 
 Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, const Meanwhile& meanwhile) {
-  bool kept = false;
+  bool in_keeper = false;
   for (size_t i = 0; i < manifest.parts.size(); ++i) {
     const HostsManifest::Part& p = manifest.parts[i];
-    kept = kept || keeper_part(p.directory) != 0;
+    in_keeper = in_keeper || keeper_part(p.directory) != 0;
     crew.tell(static_cast<int>(i), {{"say", "have"},
                                     {"part", p.directory},
                                     {"checksum", p.checksum},
@@ -208,7 +208,7 @@ Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, con
   }
   auto have = collect(crew, "have", 0, kHaveNs, meanwhile);
   if (!have.ok()) return have.error();
-  if (!kept) return std::string();  // each says for itself what it lacks
+  if (!in_keeper) return std::string();  // each says for itself what it lacks
   std::vector<bool> lost;
   std::string names;
   for (size_t i = 0; i < have->size(); ++i) {

@@ -214,7 +214,7 @@ Result<std::vector<Json>> Crew::expect_all(const std::string& say, int64_t patie
   std::vector<Json> all(hosts_.size());
   std::vector<std::vector<Json>> asked(hosts_.size());  // by users, who are answered later
   const int64_t deadline = now_ns() + patience_ns;
-  const auto keep_asked = [&] {
+  const auto put_asked_back = [&] {
     for (size_t i = 0; i < hosts_.size(); ++i)
       hosts_[i].early.insert(hosts_[i].early.begin(), asked[i].begin(), asked[i].end());
   };
@@ -226,7 +226,7 @@ Result<std::vector<Json>> Crew::expect_all(const std::string& say, int64_t patie
       polls.push_back({all[i].is_null() ? hosts_[i].link.fd() : -1, POLLIN, 0});
     }
     if (missing < 0) {
-      keep_asked();
+      put_asked_back();
       return all;
     }
     CKPT_TRY(look_for_signal());

@@ -36,7 +36,7 @@ std::vector<std::string> adapters_here() {
   return found;
 }
 
-void keep_mpi_off_adapters() {
+void bar_mpi_from_adapters() {
   if (adapters_here().empty()) return;
   const MpiSettings users = mpi_settings_here();
   // As kWayRoundFabrics and kWayRoundSharedCopies tell it. The last two let UCX be chosen over TCP, by who

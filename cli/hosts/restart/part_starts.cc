@@ -155,9 +155,9 @@ Json PartStarts::plan(size_t part, Json connections) const {
 
 Json PartStarts::of(size_t part) const {
   const auto& p = manifest_.parts[part];
-  const bool kept = keeper_part(p.directory) != 0;
-  const std::string local =
-      kept || on_disk_ ? fmt::format("{}/{}", home_, p.host) : p.directory.substr(0, p.directory.rfind('/'));
+  const bool in_keeper = keeper_part(p.directory) != 0;
+  const std::string local = in_keeper || on_disk_ ? fmt::format("{}/{}", home_, p.host)
+                                                  : p.directory.substr(0, p.directory.rfind('/'));
   Json start{{"say", "start"},
              {"job", manifest_.job},
              {"directory", local},

@@ -29,21 +29,21 @@ namespace {
 constexpr const char* kStateName = ".disk";
 constexpr uint32_t kKeep = 2;
 
-void write_state(int kept, const DiskState& state) {
-  const nlohmann::json j{{"directory", state.wishes.directory},
-                         {"every", state.wishes.every},
+void write_state(int keeper_directory, const DiskState& state) {
+  const nlohmann::json j{{"directory", state.options.directory},
+                         {"every", state.options.every},
                          {"saved", state.saved},
                          {"error", state.error},
                          {"time_ns", state.time_ns}};
   const std::string text = j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n",
                     temporary = std::string(kStateName) + ".tmp";
   {
-    const ScopedFd out(
-        openat(kept, temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const ScopedFd out(openat(keeper_directory, temporary.c_str(),
+                              O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!out.valid() || write(out.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
       return;
   }
-  renameat(kept, temporary.c_str(), kept, kStateName);
+  renameat(keeper_directory, temporary.c_str(), keeper_directory, kStateName);
 }
 
 // The newest of each program that is due.
@@ -82,55 +82,55 @@ std::string newest(const std::string& from, const std::string& program) {
 
 // A program that takes many in a second may have given it up by now: then a newer one is there.
 void save(const std::string& from, const std::string& program, std::string name, DiskState& state) {
-  auto saved = save_checkpoint(from, name, state.wishes.directory, kKeep);
+  auto saved = save_checkpoint(from, name, state.options.directory, kKeep);
   while (!saved.ok() && saved.error().code == ExitCode::kNotFound) {
     const std::string newer = newest(from, program);
     if (newer.empty() || newer == name) break;
     name = newer;
-    saved = save_checkpoint(from, name, state.wishes.directory, kKeep);
+    saved = save_checkpoint(from, name, state.options.directory, kKeep);
   }
   if (saved.ok()) state.saved = name;
   state.error = saved.ok() ? "" : std::string(saved.error().message());
   state.time_ns = now_ns(CLOCK_REALTIME);
 }
 
-[[noreturn]] void watch(int kept, int events, DiskState state) {
-  const std::string from = fmt::format("/proc/self/fd/{}", kept);
+[[noreturn]] void watch(int keeper_directory, int events, DiskState state) {
+  const std::string from = fmt::format("/proc/self/fd/{}", keeper_directory);
   for (;;) {
-    for (const auto& [program, what] : due(events, state.wishes.every)) {
+    for (const auto& [program, what] : due(events, state.options.every)) {
       points::at("disk.begun");
       save(from, program, what.second, state);
-      write_state(kept, state);
+      write_state(keeper_directory, state);
     }
   }
 }
 
 }  // namespace
 
-DiskState read_disk_state(const std::string& kept) {
-  std::ifstream in(kept + "/" + kStateName);
+DiskState read_disk_state(const std::string& keeper_directory) {
+  std::ifstream in(keeper_directory + "/" + kStateName);
   const auto j = nlohmann::json::parse(in, nullptr, false);
   DiskState state;
   if (!j.is_object()) return state;
-  state.wishes.directory = j.value("directory", "");
-  state.wishes.every = j.value("every", 0u);
+  state.options.directory = j.value("directory", "");
+  state.options.every = j.value("every", 0u);
   state.saved = j.value("saved", "");
   state.error = j.value("error", "");
   state.time_ns = j.value("time_ns", int64_t{0});
   return state;
 }
 
-Result<int> start_disk_watch(int kept, const DiskWishes& wishes) {
+Result<int> start_disk_watch(int keeper_directory, const DiskOptions& options) {
   // Before anybody can commit anything.
   const int events = inotify_init1(IN_CLOEXEC);
-  const std::string path = fmt::format("/proc/self/fd/{}", kept);
+  const std::string path = fmt::format("/proc/self/fd/{}", keeper_directory);
   if (events < 0 || inotify_add_watch(events, path.c_str(), IN_MOVED_TO | IN_ONLYDIR) < 0)
     return failure(ExitCode::kSystem, "--disk-every", fmt::format("cannot watch ({})", errno_name(errno)),
                    "raise fs.inotify.max_user_instances");
   const ScopedFd closes(events);
   DiskState state;
-  state.wishes = wishes;
-  write_state(kept, state);
+  state.options = options;
+  write_state(keeper_directory, state);
   const int keeper = getpid();
   const pid_t child = fork();
   if (child < 0) return failure(ExitCode::kSystem, "--disk-every", strerror(errno), "raise ulimit -u");
@@ -142,7 +142,7 @@ Result<int> start_disk_watch(int kept, const DiskWishes& wishes) {
   signal(SIGXFSZ, SIG_IGN);
   keeper::take_low_priority();
   // Not the keeper's socket, nor its lock: they end with the keeper.
-  const int own = fcntl(kept, F_DUPFD_CLOEXEC, 3), seen = fcntl(events, F_DUPFD_CLOEXEC, 3);
+  const int own = fcntl(keeper_directory, F_DUPFD_CLOEXEC, 3), seen = fcntl(events, F_DUPFD_CLOEXEC, 3);
   const int limit = static_cast<int>(sysconf(_SC_OPEN_MAX));
   for (int fd = 3; fd < limit && fd < 65536; ++fd) {
     if (fd != own && fd != seen) close(fd);

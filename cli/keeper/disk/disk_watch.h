@@ -11,21 +11,21 @@
 
 namespace ckpt::cli {
 
-struct DiskWishes {
+struct DiskOptions {
   std::string directory;  // absolute
   uint32_t every = 0;     // of the checkpoints of a program or job, by their number; 0: none
 };
 
 // What the process has done, and is told to do: in the keeper's directory, for whoever shows it.
 struct DiskState {
-  DiskWishes wishes;
+  DiskOptions options;
   std::string saved, error;  // the newest that is on the disk; why the last one is not
   int64_t time_ns = 0;       // CLOCK_REALTIME, of either
 };
-// kept: the keeper's directory, as a path of this process. No wishes: there is none.
-DiskState read_disk_state(const std::string& kept);
+// keeper_directory: as a path of this process. No directory in the options: there is none.
+DiskState read_disk_state(const std::string& keeper_directory);
 
-// The process; kept: the keeper's directory, open. Its id.
-Result<int> start_disk_watch(int kept, const DiskWishes& wishes);
+// The process; keeper_directory: open. Its id.
+Result<int> start_disk_watch(int keeper_directory, const DiskOptions& options);
 
 }  // namespace ckpt::cli

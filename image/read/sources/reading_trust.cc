@@ -69,9 +69,9 @@ Result<void> check_trust_in_saved_files(const std::string& directory) {
   const ShownPath shown = shown_path(directory.c_str());
   const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return {};
-  const std::unique_ptr<DIR, int (*)(DIR*)> kept(fd < 0 ? nullptr : fdopendir(fd), closedir);
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(fd < 0 ? nullptr : fdopendir(fd), closedir);
   struct stat st;
-  if (kept == nullptr || fstat(fd, &st) != 0) {
+  if (listing == nullptr || fstat(fd, &st) != 0) {
     return make_error(ExitCode::kPermission, errno,
                       "{}, which is to have files kept beside the image, is no directory that can be read "
                       "({}): remove it, or restart with --trust",
@@ -86,7 +86,7 @@ Result<void> check_trust_in_saved_files(const std::string& directory) {
         "go-w, or --trust",
         shown.text, st.st_mode & 07777);
   }
-  while (const dirent* entry = readdir(kept.get())) {
+  while (const dirent* entry = readdir(listing.get())) {
     // A hard link is the file itself, whosever it is. A name says where a file is put, and a copy what is in
     // it.
     const std::string_view name(entry->d_name);

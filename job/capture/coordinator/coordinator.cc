@@ -68,17 +68,17 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
 Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
   foreign_ = true;
-  const SavedFileName kept = saved_files_directory_of(kJobSavedFiles);
-  sys::call(__NR_mkdirat, temporary_.get(), kept.text, 0700L);  // a member of ours may have made it
+  const SavedFileName saved = saved_files_directory_of(kJobSavedFiles);
+  sys::call(__NR_mkdirat, temporary_.get(), saved.text, 0700L);  // a member of ours may have made it
   return set_modes(01733);
 }
 
 // Of the directory of the checkpoint and that of saved files.
 Result<void> Coordinator::set_modes(long mode) {
-  const ScopedFd kept(
+  const ScopedFd saved(
       static_cast<int>(sys::call(__NR_openat, temporary_.get(), saved_files_directory_of(kJobSavedFiles).text,
                                  O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
-  for (const int directory : {kept.get(), temporary_.get()}) {
+  for (const int directory : {saved.get(), temporary_.get()}) {
     const long r = sys::call(__NR_fchmod, directory, mode);
     if (sys::failed(r)) return image_io_error("change the mode of the job's directory", name_.temporary, r);
   }

@@ -137,9 +137,9 @@ int find_in_maps(int pid, std::string_view word, bool* any) {
     have += static_cast<size_t>(got);
     if (std::string_view(text, have).find(word) != std::string_view::npos) return 1;
     // What is searched for may lie across two reads.
-    const size_t keep = std::min(have, word.size());
-    std::memmove(text, text + have - keep, keep);
-    have = keep;
+    const size_t tail = std::min(have, word.size());
+    std::memmove(text, text + have - tail, tail);
+    have = tail;
   }
 }
 
@@ -259,9 +259,9 @@ int moved_signal(int pid) {
     constexpr size_t kDigits = 3;
     if (at != read.npos && have - at >= kMovedSignalName.size() + kDigits)
       return static_cast<int>(decimal(read.substr(at + kMovedSignalName.size())));
-    const size_t keep = std::min(have, kMovedSignalName.size() + kDigits);
-    std::memmove(text, text + have - keep, keep);
-    have = keep;
+    const size_t tail = std::min(have, kMovedSignalName.size() + kDigits);
+    std::memmove(text, text + have - tail, tail);
+    have = tail;
   }
   return 0;
 }

@@ -38,11 +38,11 @@ bool is_small_shared_memory(const CapturedDescriptor& d) {
 }
 
 // Puts the offset of an open file back that the search for its data moves.
-class OffsetKept {
+class ScopedOffset {
  public:
-  explicit OffsetKept(int fd) : fd_(fd), offset_(sys::call(__NR_lseek, fd, 0L, SEEK_CUR)) {}
-  OffsetKept(const OffsetKept&) = delete;
-  ~OffsetKept() {
+  explicit ScopedOffset(int fd) : fd_(fd), offset_(sys::call(__NR_lseek, fd, 0L, SEEK_CUR)) {}
+  ScopedOffset(const ScopedOffset&) = delete;
+  ~ScopedOffset() {
     if (offset_ >= 0) sys::call(__NR_lseek, fd_, offset_, SEEK_SET);
   }
 
@@ -80,8 +80,8 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
   if (!file.valid()) return cannot(file.get());
   // A program that runs would read and write at the offset that the search for data has left.
   if (shares_offset && !standing_) return cannot(-EBUSY);
-  std::optional<OffsetKept> kept;
-  if (shares_offset) kept.emplace(file.get());
+  std::optional<ScopedOffset> scoped;
+  if (shares_offset) scoped.emplace(file.get());
   uint64_t at = 0;
   while (at < d.now.size) {
     long data = sys::call(__NR_lseek, file.get(), at, SEEK_DATA);

@@ -258,7 +258,7 @@ Result<void> DescriptorCapture::look_from_agent() {
 Result<void> DescriptorCapture::take_samples(OtherThreads sharers) {
   const size_t known = entries_.size();
   ArenaVector<DescriptorSample>& fresh = fresh_;
-  size_t kept = 0;
+  size_t left = 0;
   for (size_t i = 0; i < known; ++i) {
     CapturedDescriptor& d = entries_[i];
     if (fresh[i].error != 0) {  // closed since prepare
@@ -276,13 +276,13 @@ Result<void> DescriptorCapture::take_samples(OtherThreads sharers) {
     }
     d.now = fresh[i];
     d.read_again = d.read_again && d.looked;
-    if (kept != i) entries_[kept] = d;
-    ++kept;
+    if (left != i) entries_[left] = d;
+    ++left;
   }
-  entries_.truncate(kept);
+  entries_.truncate(left);
 
   long count = count_descriptors(tid_);
-  if (count == static_cast<long>(kept) + (hidden_ >= 0 ? 1 : 0) && count != 0) return {};
+  if (count == static_cast<long>(left) + (hidden_ >= 0 ? 1 : 0) && count != 0) return {};
   // Some are new (or this kernel does not count): find them, sample them alone.
   ArenaVector<int> fds(*arena_);
   long r = list_descriptors(tid_, fds);
@@ -295,8 +295,8 @@ Result<void> DescriptorCapture::take_samples(OtherThreads sharers) {
   size_t at = 0;
   for (int fd : fds) {
     if (fd == hidden_) continue;
-    while (at < kept && entries_[at].fd < fd) ++at;
-    if (at < kept && entries_[at].fd == fd) continue;
+    while (at < left && entries_[at].fd < fd) ++at;
+    if (at < left && entries_[at].fd == fd) continue;
     CapturedDescriptor d{};
     d.fd = fd;
     d.proc_fd = d.partner = -1;

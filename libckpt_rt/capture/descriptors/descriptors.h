@@ -124,7 +124,7 @@ class DescriptorCapture {
   }
   // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before
   // prepare.
-  void keep_contents();
+  void save_contents();
   // Open files that wait in sockets, which we have open to look at them. Before the program runs.
   void close_in_flight();
   // A descriptor of ours is in the program's table at the stop. -1: none.
@@ -170,7 +170,7 @@ class DescriptorCapture {
   int hidden_ = -1;
   int saved_files_ = -1;
   bool saved_in_job_ = false;
-  bool keeps_contents_ = false;
+  bool saves_contents_ = false;
   uint64_t contents_room_ = 0;  // bytes of such that may still be copied
   uint64_t plain_device_ = 0;   // a device whose files are files
   std::span<std::byte> ahead_;  // memory for them

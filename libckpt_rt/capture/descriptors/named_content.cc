@@ -30,7 +30,7 @@ bool DescriptorCapture::can_change_in_place(size_t first_in_order) {
 
 bool DescriptorCapture::may_overwrite(size_t first_in_order) {
   const CapturedDescriptor& head = entries_[order_[first_in_order]];
-  if (!keeps_contents_ || head.kind != OpenFileKind::kRegular || (head.flags & kOpenFileDeleted) != 0 ||
+  if (!saves_contents_ || head.kind != OpenFileKind::kRegular || (head.flags & kOpenFileDeleted) != 0 ||
       !std::string_view(head.path, head.path_len).starts_with('/'))
     return false;
   for (const MappedFileRange& m : mapped_) {
@@ -61,11 +61,11 @@ Result<void> DescriptorCapture::note_too_long(size_t count, const CapturedDescri
               first.path);
 }
 
-void DescriptorCapture::keep_contents() { keeps_contents_ = true; }
+void DescriptorCapture::save_contents() { saves_contents_ = true; }
 
 // Memory is for what has no name first.
 uint64_t DescriptorCapture::room_for_contents() const {
-  return keeps_contents_ ? std::min(kMost, (arena_->range().size() - arena_->used()) / 8) : 0;
+  return saves_contents_ ? std::min(kMost, (arena_->range().size() - arena_->used()) / 8) : 0;
 }
 
 // Of the memory that was touched ahead of the stop, if there is enough of it.

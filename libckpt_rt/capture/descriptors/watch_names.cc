@@ -78,8 +78,8 @@ void note_in(const char* directory, size_t directory_length, const char* path, u
     const uint32_t name = place.name.load(std::memory_order_acquire);
     if (name == 0 || place.device.load(std::memory_order_relaxed) != device) continue;
     if (is_name(names + name - 1, directory, directory_length, path)) return;
-    if (const uint32_t kept = store(directory, directory_length, path); kept != 0)
-      place.name.store(kept, std::memory_order_release);
+    if (const uint32_t stored = store(directory, directory_length, path); stored != 0)
+      place.name.store(stored, std::memory_order_release);
     return;
   }
 }

@@ -13,9 +13,9 @@ namespace ckpt {
 // Flags of mappings that are in no image, beside kMap*.
 enum LostMappingFlag : uint32_t {
   kMapOfMemfd = 1u << 27,    // a private view of a memfd
-  kMapSealed = 1u << 28,     // mseal(2): comes back by kept_settings.h
+  kMapSealed = 1u << 28,     // mseal(2): comes back by memory_settings.h
   kMapDroppable = 1u << 29,  // MAP_DROPPABLE
-  kMapGuarded = 1u << 30,    // MADV_GUARD_INSTALL, somewhere in it: comes back by kept_settings.h
+  kMapGuarded = 1u << 30,    // MADV_GUARD_INSTALL, somewhere in it: comes back by memory_settings.h
   kMapOnlySaid = kMapOfMemfd | kMapSealed | kMapDroppable | kMapGuarded,
 };
 

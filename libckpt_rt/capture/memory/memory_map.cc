@@ -160,9 +160,9 @@ Result<void> MemoryMap::add_without(const Mapping& m, std::span<const AddrRange>
     if (!right.range.empty()) CKPT_TRY(add_without(right, own.subspan(i + 1)));
     return {};
   }
-  Mapping kept = m;
-  classify(kept);
-  return mappings_.push_back(kept) ? Result<void>() : no_memory();
+  Mapping added = m;
+  classify(added);
+  return mappings_.push_back(added) ? Result<void>() : no_memory();
 }
 
 Result<void> MemoryMap::find_shared_twice() {

@@ -63,7 +63,7 @@ uint64_t known(std::span<const sock_filter> given) {
   return kNone;
 }
 
-uint64_t keep(std::span<const sock_filter> given) {
+uint64_t store_filter(std::span<const sock_filter> given) {
   if (given.empty()) return kNone;
   if (const uint64_t p = known(given); p != kNone) return p;
   const auto count = static_cast<uint32_t>(given.size());
@@ -96,7 +96,7 @@ Note before(int fd, Change change, std::span<const sock_filter> given) {
   }
   const uint64_t program = change == Change::kTake         ? kNone
                            : change == Change::kSetUnknown ? kUnknown
-                                                           : keep(given);
+                                                           : store_filter(given);
   const int64_t was_set_ns = place->set_ns.exchange(now_ns(), std::memory_order_relaxed);
   // release: who sees the word sees the code.
   const uint64_t was = place->program.exchange(program, std::memory_order_acq_rel);

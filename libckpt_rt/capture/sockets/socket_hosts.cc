@@ -127,7 +127,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     uint64_t unsent = 0;
     for (FarConnection& one : far.list) {
       // Looking at a byte lets the kernel tell the sender of the room.
-      const PeekOffsetKept offset(one.fd);
+      const ScopedPeekOffset offset(one.fd);
       char byte;
       sys::call(__NR_recvfrom, one.fd, &byte, 1L, MSG_PEEK | MSG_DONTWAIT, 0L, 0L);
       if (sys::call(__NR_ioctl, one.fd, SIOCOUTQ, &one.unsent) != 0) one.unsent = 0;

@@ -74,16 +74,16 @@ bool look_at_ended(int socket, SocketLinkDetail& link);
 
 // A look at bytes (MSG_PEEK) moves the read offset of peeks that the program has set (SO_PEEK_OFF; of TCP
 // since Linux 6.9). While this lives there is none; then it is where it was.
-class PeekOffsetKept {
+class ScopedPeekOffset {
  public:
-  explicit PeekOffsetKept(int socket) : socket_(socket) {
+  explicit ScopedPeekOffset(int socket) : socket_(socket) {
     int length = sizeof(offset_);
     const long r = sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &offset_, &length);
     if (r != 0) offset_ = kNone;
     if (offset_ != kNone) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, kNone);
   }
-  PeekOffsetKept(const PeekOffsetKept&) = delete;
-  ~PeekOffsetKept() {
+  ScopedPeekOffset(const ScopedPeekOffset&) = delete;
+  ~ScopedPeekOffset() {
     if (offset_ != kNone) set_socket_option(socket_, SOL_SOCKET, SO_PEEK_OFF, offset_);
   }
 

@@ -58,7 +58,7 @@ bool pull(int receiver, Whole whole) {
   // locked.
   if (lock != 0) set_socket_option(receiver, SOL_SOCKET, kSoBufLock, 0);
   set_socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT, kMuch);
-  const PeekOffsetKept offset(receiver);
+  const ScopedPeekOffset offset(receiver);
   bool all = false;
   int64_t last = now_ns(CLOCK_MONOTONIC);
   for (uint64_t arrived = 0, before = 0;;) {

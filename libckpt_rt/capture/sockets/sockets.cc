@@ -56,7 +56,7 @@ constexpr char kUnknownError[] =
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
 // The program reads errors with what they are about (IP_RECVERR): they have a queue.
-bool keeps_errors(int socket, const SocketDetail& detail) {
+bool queues_errors(int socket, const SocketDetail& detail) {
   return socket_option(socket, IPPROTO_IP, IP_RECVERR) != 0 ||
          (detail.domain == AF_INET6 && socket_option(socket, IPPROTO_IPV6, IPV6_RECVERR) != 0);
 }
@@ -221,7 +221,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
                                 : 0;
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
-  if (has_datagrams(s) && (s.ready & POLLERR) != 0 && detail.peer_len != 0 && !keeps_errors(socket, detail)) {
+  if (has_datagrams(s) && (s.ready & POLLERR) != 0 && detail.peer_len != 0 &&
+      !queues_errors(socket, detail)) {
     s.link.flags |= kLinkError;
     s.link.error = ECONNREFUSED;
   }

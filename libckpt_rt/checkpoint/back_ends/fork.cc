@@ -58,7 +58,7 @@ Result<void> ForkBackEnd::finish() {
   long child;
   {
     // The child goes on with this stack.
-    const own_page::BlockKept kept(own_threads.agent.block());
+    const own_page::ScopedUnwipedBlock unwiped(own_threads.agent.block());
     // No exit signal: the program's wait() does not see a child it did not make.
     child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
     // The child writes the parent's image, with the parent's state.

@@ -101,7 +101,7 @@ Result<void> HandlerBackEnd::await_sharers(bool complete) {
   if (!copier_.shared_is_protected()) all->give_up();
   log_format(attempt_.space.log(),
              "shared memory: {} objects are protected by all members; {} units kept for others",
-             all->objects().size(), all->kept());
+             all->objects().size(), all->units_saved());
   if (!all->given_up()) return {};
   attempt_.outcome.spoiled = true;
   return make_error(

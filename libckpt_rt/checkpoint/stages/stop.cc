@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
-#include "libckpt_rt/capture/advice/kept_settings.h"
+#include "libckpt_rt/capture/advice/memory_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
 #include "libckpt_rt/capture/memory/protection_keys.h"
@@ -213,7 +213,7 @@ Result<void> Stop::look(Watch& watch) {
         "a file was mapped while the checkpoint began, and lost the name that it was mapped by; "
         "whether it has another is looked for when the checkpoint is taken again");
   }
-  if (!kept_settings::capture_stopped(capture.map.mappings())) {
+  if (!memory_settings::capture_stopped(capture.map.mappings())) {
     parts_.space.note(
         1,
         "the program has more guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts "

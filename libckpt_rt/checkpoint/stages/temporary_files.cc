@@ -198,7 +198,7 @@ void TemporaryFiles::save(int directory, SavedFilesDirectory& saved, const char*
   const size_t before = std::strlen(path_), length = std::strlen(name);
   char* text = static_cast<char*>(arena_->allocate(before + length + 3, 1));
   if (text == nullptr) return;
-  text[0] = names > 1 ? kKeptManyNames : kKeptOneName;
+  text[0] = names > 1 ? kSavedManyNames : kSavedOneName;
   std::memcpy(text + 1, path_, before);
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);

@@ -11,7 +11,7 @@
 namespace ckpt {
 
 namespace {
-constexpr uint64_t kMostKept = 2 << 20;  // bytes of lists that are left to the next checkpoint
+constexpr uint64_t kMostTouched = 2 << 20;  // bytes of lists that are left to the next checkpoint
 }
 
 Workspace::~Workspace() {
@@ -19,7 +19,7 @@ Workspace::~Workspace() {
   AddrRange touched;
   const AddrRange block = arena_.hand_over(&touched);
   // The pages behind these are given back.
-  touched.end = std::min(touched.end, touched.start + kMostKept);
+  touched.end = std::min(touched.end, touched.start + kMostTouched);
   heir_->give(SpareMemory::Use::kLists, {block, touched});
 }
 

@@ -34,7 +34,7 @@ CKPT_LARGE_TABLE constinit sock_filter instructions[kMostInstructions]{};
 constinit bool all_known = false;
 
 // What a thread sets for itself alone.
-constexpr unsigned kKeptFlags = SECCOMP_FILTER_FLAG_LOG | SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+constexpr unsigned kFlagsOfOneThread = SECCOMP_FILTER_FLAG_LOG | SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 
 template <typename Use>
 void each_whole(Use&& use) {
@@ -69,7 +69,7 @@ void note(By by, unsigned flags, const void* program) {
   Filter& f = filters[index];
   f.first = first;
   f.count = p.len;
-  f.flags = flags & kKeptFlags;
+  f.flags = flags & kFlagsOfOneThread;
   f.by = by;
   f.whole.store(true, std::memory_order_release);
 }

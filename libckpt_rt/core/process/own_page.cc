@@ -40,11 +40,11 @@ CKPT_START_PATH bool reserve(bool with_engine, Where where) {
 AddrRange range() { return all; }
 CKPT_FORK_PATH bool is_wiped_on_fork() { return wiped; }
 
-BlockKept::BlockKept(AddrRange block) : block_(block) {
+ScopedUnwipedBlock::ScopedUnwipedBlock(AddrRange block) : block_(block) {
   if (wiped) sys::call(__NR_madvise, block_.start.value, block_.size(), long{MADV_KEEPONFORK});
 }
 
-BlockKept::~BlockKept() {
+ScopedUnwipedBlock::~ScopedUnwipedBlock() {
   if (wiped) sys::call(__NR_madvise, block_.start.value, block_.size(), long{MADV_WIPEONFORK});
 }
 

@@ -41,12 +41,12 @@ AddrRange range();
 bool is_wiped_on_fork();
 
 // Around a clone(2) of ours whose child goes on with this stack: the block of the agent stays as it is.
-class BlockKept {
+class ScopedUnwipedBlock {
  public:
-  explicit BlockKept(AddrRange block);
-  ~BlockKept();
-  BlockKept(const BlockKept&) = delete;
-  BlockKept& operator=(const BlockKept&) = delete;
+  explicit ScopedUnwipedBlock(AddrRange block);
+  ~ScopedUnwipedBlock();
+  ScopedUnwipedBlock(const ScopedUnwipedBlock&) = delete;
+  ScopedUnwipedBlock& operator=(const ScopedUnwipedBlock&) = delete;
 
  private:
   AddrRange block_;

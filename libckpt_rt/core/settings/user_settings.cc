@@ -6,10 +6,10 @@
 namespace ckpt {
 
 namespace {
-constinit Settings kept;
+constinit Settings remembered;
 }
 
-const Settings& user_settings() { return kept; }
-CKPT_START_PATH void remember_user_settings(const Settings& settings) { kept = settings; }
+const Settings& user_settings() { return remembered; }
+CKPT_START_PATH void remember_user_settings(const Settings& settings) { remembered = settings; }
 
 }  // namespace ckpt

@@ -55,7 +55,7 @@ struct ProcessCapabilities {
   int32_t secure_bits;
 };
 // Secure bits, and the thread's own capabilities, never more than it has now: the others that the restart has
-// kept until here (RestorerArgs::keep_capabilities) are given up.
+// kept until here (RestorerArgs::extra_capabilities) are given up.
 long restore_capabilities_of_thread(const ThreadCredentials& credentials,
                                     const ProcessCapabilities& of_process, uint32_t& notes);
 

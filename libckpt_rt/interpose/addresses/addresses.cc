@@ -82,15 +82,15 @@ long read(const char* directory) {
   if (name.size() + sizeof(kFile) > sizeof(path)) return -ENAMETOOLONG;
   std::memcpy(path, name.data(), name.size());
   std::memcpy(path + name.size(), kFile, sizeof(kFile));
-  ScopedFd kept;
+  ScopedFd keeper_directory;
   if (keeper_part(name) == name.size()) {
     auto images = open_keeper_directory(name);
     if (!images.ok()) return -ENOENT;
-    kept = std::move(*images);
+    keeper_directory = std::move(*images);
   }
-  const bool is_kept = kept.valid();
-  const long opened = sys::call(__NR_openat, is_kept ? kept.get() : AT_FDCWD, is_kept ? kFile + 1 : path,
-                                O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0L);
+  const bool in_keeper = keeper_directory.valid();
+  const long opened = sys::call(__NR_openat, in_keeper ? keeper_directory.get() : AT_FDCWD,
+                                in_keeper ? kFile + 1 : path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0L);
   if (sys::failed(opened)) return opened == -ENOENT || opened == -EACCES ? 0 : opened;
   const ScopedFd file(static_cast<int>(opened));
   constexpr size_t kLine = kAddressLineText + 1;

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "libckpt_rt/capture/advice/advice_notes.h"
-#include "libckpt_rt/capture/advice/kept_reach.h"
+#include "libckpt_rt/capture/advice/settings_reach.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -62,19 +62,19 @@ long munmap(void* start, size_t length) {
 
 namespace {
 
-// What was said of memory goes with it (kept_reach.h).
-class KeptMove {
+// What was said of memory goes with it (settings_reach.h).
+class ScopedMove {
  public:
-  KeptMove(Addr from, size_t length) {
+  ScopedMove(Addr from, size_t length) {
     for (size_t i = 0; i < std::size(kReaches); ++i) moves_[i] = kReaches[i]->begin_move(from, length);
   }
-  ~KeptMove() {
+  ~ScopedMove() {
     for (size_t i = 0; i < std::size(kReaches); ++i) {
       if (moves_[i]) kReaches[i]->end_move();
     }
   }
-  KeptMove(const KeptMove&) = delete;
-  KeptMove& operator=(const KeptMove&) = delete;
+  ScopedMove(const ScopedMove&) = delete;
+  ScopedMove& operator=(const ScopedMove&) = delete;
   void went_to(Addr to, size_t length) {
     for (size_t i = 0; i < std::size(kReaches); ++i) {
       if (moves_[i]) kReaches[i]->extend(to, length);
@@ -82,15 +82,15 @@ class KeptMove {
   }
 
  private:
-  static constexpr kept_settings::Reach* kReaches[] = {&kept_settings::guards_reach,
-                                                       &kept_settings::policies_reach};
+  static constexpr memory_settings::Reach* kReaches[] = {&memory_settings::guards_reach,
+                                                         &memory_settings::policies_reach};
   bool moves_[std::size(kReaches)];
 };
 
 }  // namespace
 
 long mremap(void* start, size_t old_length, size_t new_length, int flags, void* new_start) {
-  KeptMove kept(Addr::of(start), old_length);
+  ScopedMove move(Addr::of(start), old_length);
   auto tell = [=] {
     // A move takes the old range away; without one only what is cut off goes.
     bool moves = (flags & MREMAP_MAYMOVE) != 0;
@@ -113,7 +113,7 @@ long mremap(void* start, size_t old_length, size_t new_length, int flags, void* 
     long r = call_unless_stopped(departures, __NR_mremap, word(start), word(old_length), word(new_length),
                                  flags, word(new_start));
     if (r == kStoppedBefore) continue;
-    if (!sys::failed(r)) kept.went_to(Addr{static_cast<uint64_t>(r)}, new_length);
+    if (!sys::failed(r)) move.went_to(Addr{static_cast<uint64_t>(r)}, new_length);
     return r;
   }
 }
@@ -146,7 +146,7 @@ long madvise_told(void* start, size_t length, int advice) {
 
 long madvise(void* start, size_t length, int advice) {
   memory_advice::note(Addr::of(start), length, advice);
-  if (advice == kMadvGuardInstall) kept_settings::guards_reach.extend(Addr::of(start), length);
+  if (advice == kMadvGuardInstall) memory_settings::guards_reach.extend(Addr::of(start), length);
   if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
     // After MADV_FREE the kernel may take the pages at any later time: their protection goes with them, and
     // no event says so. So they are taken at once, which is lawful; but not those of a file, for which the

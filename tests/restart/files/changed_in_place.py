@@ -198,7 +198,7 @@ class ChangedInPlace(unittest.TestCase):
                 self.assertEqual(self.output(), "up\nend True\n")
                 self.clear()
 
-    def test_what_it_held_is_kept(self):
+    def test_what_it_held_is_saved(self):
         self.counted()
         with open(self.path("number")) as f:
             held = f.read()

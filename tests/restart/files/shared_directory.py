@@ -42,29 +42,29 @@ class SharedDirectory(unittest.TestCase):
         done = subprocess.run([CKPT, "now", str(program.pid)], capture_output=True, timeout=60, env=environment())
         self.assertEqual(done.returncode, 0, done.stderr.decode())
 
-    def kept(self):
+    def saved(self):
         return {name for name in os.listdir(self.images) if name.endswith(".files")} if os.path.isdir(self.images) else set()
 
-    def kept_without_an_image(self):
-        return {name for name in self.kept() if not os.path.exists(os.path.join(self.images, name.replace(".files", ".ckpt")))}
+    def saved_without_an_image(self):
+        return {name for name in self.saved() if not os.path.exists(os.path.join(self.images, name.replace(".files", ".ckpt")))}
 
     @unittest.skipIf(os.geteuid() != 0, "needs root: pid namespaces")
-    def test_files_kept_for_an_image_that_is_not_begun(self):
+    def test_files_saved_for_an_image_that_is_not_begun(self):
         other = self.start("other", *ELSEWHERE, CKPT_EVERY="100ms", CKPT_TEST_POINT=POINT + "=stop")
         deadline = time.monotonic() + 60
-        while not (self.kept_without_an_image() and self.stands(other.pid)):
+        while not (self.saved_without_an_image() and self.stands(other.pid)):
             self.assertLess(time.monotonic(), deadline, "it did not come to " + POINT)
             time.sleep(0.01)
-        unfinished = self.kept_without_an_image()
+        unfinished = self.saved_without_an_image()
         self.assertEqual(len(unfinished), 1)
         ours = self.start("ours")
         self.now(ours)
-        self.assertEqual(self.kept_without_an_image(), unfinished)
+        self.assertEqual(self.saved_without_an_image(), unfinished)
         # Its program is gone: nobody will write the image.
         other.kill()
         other.wait()
         deadline = time.monotonic() + 60
-        while self.kept_without_an_image():  # until the kernel has ended all of the namespace
+        while self.saved_without_an_image():  # until the kernel has ended all of the namespace
             self.assertLess(time.monotonic(), deadline, "nobody has removed it")
             self.now(ours)
 

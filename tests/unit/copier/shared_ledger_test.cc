@@ -71,7 +71,7 @@ struct Rig {
   }
 };
 
-TEST(SharedLedger, WhatIsKeptIsReadWhateverIsWrittenAfterwards) {
+TEST(SharedLedger, WhatIsSavedIsReadWhateverIsWrittenAfterwards) {
   Rig rig(2);
   for (uint64_t page = 0; page < 100; ++page) *rig.word(page) = page + 1;
   const Addr at = rig.range.start + 20 * kPageSize;
@@ -80,14 +80,14 @@ TEST(SharedLedger, WhatIsKeptIsReadWhateverIsWrittenAfterwards) {
   // Its whole unit, and no other.
   const uint64_t first = (at.value & ~(kUnit - 1)) - rig.range.start.value;
   for (uint64_t page = 0; page < 40; ++page) {
-    const bool kept = page * kPageSize >= first && page * kPageSize < first + kUnit;
+    const bool saved = page * kPageSize >= first && page * kPageSize < first + kUnit;
     for (Member& m : std::span(rig.members, 2))
-      EXPECT_EQ(rig.read_word(m, page), kept ? page + 1 : 7777u) << page;
+      EXPECT_EQ(rig.read_word(m, page), saved ? page + 1 : 7777u) << page;
   }
-  EXPECT_EQ(rig.members[0].ledger.kept(), 1u);
+  EXPECT_EQ(rig.members[0].ledger.units_saved(), 1u);
 }
 
-TEST(SharedLedger, TheFirstToKeepWinsAndLaterOnesChangeNothing) {
+TEST(SharedLedger, TheFirstToSaveWinsAndLaterOnesChangeNothing) {
   Rig rig(2);
   *rig.word(5) = 1;
   rig.members[0].ledger.save_for_others(rig.range);
@@ -96,7 +96,7 @@ TEST(SharedLedger, TheFirstToKeepWinsAndLaterOnesChangeNothing) {
   *rig.word(5) = 3;
   EXPECT_EQ(rig.read_word(rig.members[0], 5), 1u);
   EXPECT_EQ(rig.read_word(rig.members[1], 5), 1u);
-  EXPECT_EQ(rig.members[1].ledger.kept(), 0u);
+  EXPECT_EQ(rig.members[1].ledger.units_saved(), 0u);
 }
 
 TEST(SharedLedger, APageMadeSinceIsNotThere) {
@@ -112,7 +112,7 @@ TEST(SharedLedger, APageMadeSinceIsNotThere) {
   EXPECT_EQ(resident & 1, 0);
 }
 
-TEST(SharedLedger, NothingIsKeptWhenAllHaveCopied) {
+TEST(SharedLedger, NothingIsSavedWhenAllHaveCopied) {
   Rig rig(2);
   EXPECT_TRUE(rig.members[0].ledger.needed());
   rig.members[0].ledger.copied();
@@ -121,7 +121,7 @@ TEST(SharedLedger, NothingIsKeptWhenAllHaveCopied) {
   rig.members[1].ledger.copied();
   EXPECT_FALSE(rig.members[0].ledger.needed());
   rig.members[0].ledger.save_for_others(rig.range);
-  EXPECT_EQ(rig.members[0].ledger.kept(), 0u);
+  EXPECT_EQ(rig.members[0].ledger.units_saved(), 0u);
 }
 
 TEST(SharedLedger, AMadeUpSlotIsNotRead) {

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/advice/kept_settings.h"
+#include "libckpt_rt/capture/advice/memory_settings.h"
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -9,7 +9,7 @@
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
-#include "libckpt_rt/capture/advice/kept_reach.h"
+#include "libckpt_rt/capture/advice/settings_reach.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -20,7 +20,7 @@
 #define __NR_mseal 462
 #endif
 
-namespace ckpt::kept_settings {
+namespace ckpt::memory_settings {
 
 namespace {
 
@@ -140,4 +140,4 @@ uint32_t say_again() {
   return notes;
 }
 
-}  // namespace ckpt::kept_settings
+}  // namespace ckpt::memory_settings

@@ -11,10 +11,10 @@ from stepped_program import RESTART, environment  # noqa: E402
 from stepped_test import SteppedTest, needs_root  # noqa: E402
 
 
-class KeptFiles(SteppedTest):
+class SavedFiles(SteppedTest):
     """Files that are removed or replaced after the checkpoint."""
 
-    def kept(self):
+    def saved(self):
         return [os.path.join(d, f) for d in os.listdir(self.images) if d.endswith(".files") for f in os.listdir(self.path("images/" + d))]
 
     def test_removed_as_sort_does(self):
@@ -23,7 +23,7 @@ class KeptFiles(SteppedTest):
         self.do("g = open('log', 'a'); g.write('before'); g.flush()")
         inode = self.ask("os.fstat(f.fileno()).st_ino")
         self.checkpoint()
-        self.assertEqual(len(self.kept()), 2)
+        self.assertEqual(len(self.saved()), 2)
         for _ in range(2):  # and once more from the same image
             self.do("os.unlink('t'); g.write('after'); g.flush(); os.unlink('log')")
             self.kill_program()
@@ -117,7 +117,7 @@ os.execv(sys.argv[2], sys.argv[2:])
         self.start(CKPT_FILES="none")
         self.do("f = open('t', 'w')")
         self.checkpoint()
-        self.assertEqual(self.kept(), [])
+        self.assertEqual(self.saved(), [])
         os.unlink(self.path("t"))
         self.kill_program()
         self.assertEqual(self.refused()[0], 72)
@@ -127,7 +127,7 @@ os.execv(sys.argv[2], sys.argv[2:])
         self.do("f = open('t', 'w')")
         for _ in range(3):
             self.checkpoint()
-        self.assertEqual(len(self.kept()), 1)
+        self.assertEqual(len(self.saved()), 1)
         # Our names are no other names of the file.
         self.do("os.unlink('t'); f.write('deleted'); f.flush()")
         self.assertEqual(self.come_back(), [])

@@ -8,15 +8,15 @@
 //            given past libc are not seen; seals and guard regions are where the flags of mappings are read
 //            (memory_advice.h).
 //
-// Only from where to where such calls went is noted (kept_reach.h). What holds there the kernel tells in the
-// stop.
+// Only from where to where such calls went is noted (settings_reach.h). What holds there the kernel tells in
+// the stop.
 #pragma once
 
 #include <span>
 
 #include "libckpt_rt/capture/memory/memory_map.h"
 
-namespace ckpt::kept_settings {
+namespace ckpt::memory_settings {
 
 inline constexpr uint32_t kMost = 1024;
 
@@ -26,4 +26,4 @@ bool capture_stopped(std::span<const Mapping> mappings);
 // LibraryNotes of what could not be said again.
 uint32_t say_again();
 
-}  // namespace ckpt::kept_settings
+}  // namespace ckpt::memory_settings

@@ -1,4 +1,4 @@
-// Where calls went that say something of parts of memory (kept_settings.h): from the lowest to the highest
+// Where calls went that say something of parts of memory (memory_settings.h): from the lowest to the highest
 // address.
 //
 // Owner:     libckpt_rt, in its own data. Callers: the program's threads, in interposed calls; the agent,
@@ -11,7 +11,7 @@
 
 #include "base/units.h"
 
-namespace ckpt::kept_settings {
+namespace ckpt::memory_settings {
 
 struct Reach {
   std::atomic<uint64_t> start{~0ull}, end{0};
@@ -48,4 +48,4 @@ struct Reach {
 };
 extern constinit Reach guards_reach, policies_reach;
 
-}  // namespace ckpt::kept_settings
+}  // namespace ckpt::memory_settings
