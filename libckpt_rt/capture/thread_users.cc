@@ -28,10 +28,10 @@ void read_groups(std::string_view status, ThreadCredentials& c) {
 }
 
 bool read_rights(const char* path, std::string_view status, ThreadCredentials& c) {
-  StatusField fields[] = {{"CapInh:", 16}, {"CapPrm:", 16}, {"CapEff:", 16},     {"CapBnd:", 16},
-                          {"CapAmb:", 16}, {"NoNewPrivs:"}, {"Seccomp_filters:"}};
+  StatusField fields[] = {{"CapInh:", 16}, {"CapPrm:", 16}, {"CapEff:", 16},
+                          {"CapBnd:", 16}, {"CapAmb:", 16}, {"NoNewPrivs:"}};
   constexpr std::string_view kLines[] = {
-      "\nCapInh:", "\nCapPrm:", "\nCapEff:", "\nCapBnd:", "\nCapAmb:", "\nNoNewPrivs:", "\nSeccomp_filters:"};
+      "\nCapInh:", "\nCapPrm:", "\nCapEff:", "\nCapBnd:", "\nCapAmb:", "\nNoNewPrivs:"};
   bool all = true;
   for (size_t i = 0; i < std::size(fields); ++i)
     all = all && numbers(line_of(status, kLines[i]), fields[i].base, &fields[i].value, 1) == 1;
@@ -43,7 +43,9 @@ bool read_rights(const char* path, std::string_view status, ThreadCredentials& c
   c.bounding = fields[3].value;
   c.ambient = fields[4].value;
   c.no_new_privs = static_cast<int32_t>(fields[5].value);
-  c.filters = static_cast<uint32_t>(fields[6].value);  // before Linux 5.9 not told: 0
+  StatusField filters[] = {{"Seccomp_filters:"}};
+  c.filters = read_status(path, filters) && filters[0].found ? static_cast<uint32_t>(filters[0].value)
+                                                             : ThreadCredentials::kUntoldFilters;
   c.knows_sets = true;
   return true;
 }

@@ -155,8 +155,10 @@ void await(FutexWord& word, uint32_t value) {
 [[noreturn]] void go_on(ThreadSlot* slot) {
   fix_interrupted_call(slot->frame);
   // Without a word it must not have more than it had.
-  if (const long r = own_filters::set_again(); r != 0 && r != -EACCES)
+  if (own_filters::set_again() != 0) {
     sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
+    __builtin_trap();  // a filter that was set may have forbidden that
+  }
   own_dispatch::return_into(slot->frame);
   ckpt_signal_return(slot->frame);
 }
@@ -336,6 +338,7 @@ void reset_library() {
   ++this_process.generation;
   agent::reset(this_process.generation);
   seccomp_state.before_program = count_seccomp_filters();
+  own_filters::reset_after_restart();
   seccomp_state.own_keyring.store(false, std::memory_order_relaxed);
   seccomp_state.landlocked.store(false, std::memory_order_relaxed);
   seccomp_state.left_namespaces.store(0, std::memory_order_relaxed);

@@ -76,6 +76,33 @@ class Filters(SteppedTest):
         self.assertIn("seccomp", " ".join(notes))
         self.assertEqual(self.ask("mkdir()"), "ENOENT")
 
+    def lose(self, calls):
+        """A note, and no filter after the restart: mkdir looks for its directory, chroot for its rights."""
+        before = self.ask(calls)
+        notes = self.come_back()
+        self.assertIn("seccomp", " ".join(notes))
+        self.assertNotEqual(self.ask(calls), before)
+        self.assertEqual(self.ask("filters()"), "['0']")
+        # Of what is set from then on nothing is lost.
+        self.do("by_prctl(MKDIR, errno.ENOTUNIQ)")
+        self.stay("mkdir()", "filters()")
+
+    def test_of_a_thread_that_has_ended(self):
+        self.start()
+        self.do("alone(); t = threading.Thread(target=by_prctl, args=(MKDIR, errno.ENOTUNIQ)); t.start(); t.join()",
+                "by_prctl(CHROOT, errno.ENOMSG)")
+        if self.ask("mkdir(), call(CHROOT, b'/nowhere')") != "('ENOENT', 'ENOMSG')":
+            self.fail("the filter of a thread is another's")
+        before = self.ask("filters()")
+        self.come_back()
+        # libc knows that the process has one thread again, or not: then a note has said that there is none.
+        self.assertIn((self.ask("mkdir()"), self.ask("filters()")), [("ENOENT", before), ("ENOENT", "['0']")])
+
+    def test_one_with_a_listener(self):
+        self.start()
+        self.do("alone(); listener = by_seccomp(CHROOT, errno.ENOMSG, 8); os.close(listener); by_prctl(MKDIR, errno.ENOTUNIQ)")
+        self.lose("mkdir(), call(CHROOT, b'/nowhere')")
+
     def test_of_a_tree(self):
         code, said = self.comes_back_as_job("""
 alone(); by_prctl(MKDIR, errno.ENOTUNIQ)

@@ -27,7 +27,8 @@ struct ThreadCredentials {
   uint32_t groups[kMostGroups] = {};
   uint64_t effective = 0, permitted = 0, inheritable = 0;  // capabilities
   uint64_t bounding = 0, ambient = 0;
-  uint32_t filters = 0;  // of system calls (seccomp)
+  static constexpr uint32_t kUntoldFilters = UINT32_MAX;  // before Linux 5.9
+  uint32_t filters = 0;                                   // of system calls (seccomp)
 
   bool knows_groups() const { return group_count <= kMostGroups; }
 };

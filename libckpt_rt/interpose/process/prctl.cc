@@ -26,15 +26,15 @@ long become_strict(long nr, long a, long b, long c, long d, long e) {
 }
 
 long set_filter(own_filters::By by, unsigned flags, void* program) {
-  const bool noted = (flags & SECCOMP_FILTER_FLAG_NEW_LISTENER) == 0 && own_filters::may_be_noted();
   // The filter would apply to our threads too, which make calls that the program may forbid itself.
   const bool of_all_threads = (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
+  const bool listens = (flags & SECCOMP_FILTER_FLAG_NEW_LISTENER) != 0;
   if (of_all_threads) hooks::begin_alone();
   const long r = own_filters::set(by, flags, program);
   if (of_all_threads) hooks::end_alone();
-  if (noted && r == 0)
-    own_filters::note(by, flags, program);  // a number: of the thread that has not
-                                            // followed
+  // A number is the listener; else that of a thread that has not followed, and nothing was set.
+  if (r == 0 || (listens && r > 0))
+    own_filters::note(by, flags, program, of_all_threads || *single_threaded != 0);
   return r;
 }
 
