@@ -117,10 +117,10 @@ class Attempt {
   Result<void> prepare() {
     CKPT_TRY(meeting_.open());
     const auto all = static_cast<uint32_t>(job_.births.births.size()) + 1;
-    uint32_t stay = 1;  // ckpt-restart, for the planter
-    for (const Birth& b : job_.births.births) stay += b.stays();
+    uint32_t reapers = 1;  // ckpt-restart, for the planter
+    for (const Birth& b : job_.births.births) reapers += b.kind != BirthKind::kHelper;
     for (Point p : {Point::kBorn, Point::kLed, Point::kJoined}) meeting_.expect(p, all);
-    meeting_.expect(Point::kGone, stay);
+    meeting_.expect(Point::kGone, reapers);
     raise_limit();
     feeders_.resize(job_.plans.size());
     channels_.status.resize(job_.plans.size());

@@ -117,6 +117,22 @@ class Planner {
     return b.leads_session() ? needs_[static_cast<size_t>(i)] : b.sid;
   }
 
+  // A parent was there before its children. So it was not born in a session whose leader is below it.
+  bool leader_is_below(int session, int parent) const {
+    const auto leader = by_pid_.find(session);
+    int steps = 0;
+    for (int p = leader != by_pid_.end() ? leader->second : kPlanter; p >= 0 && ++steps <= count();
+         p = natural_[static_cast<size_t>(p)]) {
+      if (p == parent) return true;
+    }
+    return false;
+  }
+
+  // It was begun by a process that is gone, so where is not known: perhaps below the parent.
+  bool leader_is_gone(int session) const {
+    return session != 0 && plan_.births[static_cast<size_t>(by_pid_.at(session))].kind == BirthKind::kHelper;
+  }
+
   Result<void> find_parent(int i) {
     const int session = born_in(i), parent = natural_[static_cast<size_t>(i)];
     birth(i).parent = parent;
@@ -126,13 +142,29 @@ class Planner {
     }
     if (session == kFree || session == birth(parent).sid) return {};
     int& needed = needs_[static_cast<size_t>(parent)];
-    if (birth(parent).leads_session() && (needed == kFree || needed == session)) {
-      needed = session;
-      before_[static_cast<size_t>(i)] = true;
-      return {};
+    if (birth(parent).leads_session() && !leader_is_below(session, parent)) {
+      if (needed != kFree && needed != session && leader_is_gone(needed) && !leader_is_gone(session)) {
+        bear_by_helpers(parent);
+        needed = kFree;
+      }
+      if (needed == kFree || needed == session) {
+        needed = session;
+        before_[static_cast<size_t>(i)] = true;
+        return {};
+      }
     }
+    if (session == 0) return cannot_be(birth(i));
     via_.push_back(i);
     return {};
+  }
+
+  // Those children of parent that it was to bear before it leads its session.
+  void bear_by_helpers(int parent) {
+    for (int i = 0; i < count(); ++i) {
+      if (natural_[static_cast<size_t>(i)] != parent || !before_[static_cast<size_t>(i)]) continue;
+      before_[static_cast<size_t>(i)] = false;
+      via_.push_back(i);
+    }
   }
 
   // A session whose leader is gone begins below the process that is to adopt its members.

@@ -24,7 +24,8 @@ enum class Point : uint32_t {
   kBorn = 0,    // everybody: its children are there, it leads its session
   kLed = 1,     // everybody: it leads its group
   kJoined = 2,  // everybody: it is in its group
-  kGone = 3,  // members, and ckpt-restart for the planter: its helpers have exited, so all have been adopted
+  // Members, zombies, and ckpt-restart for the planter: its helpers have exited, so all have been adopted.
+  kGone = 3,
   kPoints = 4,
 };
 

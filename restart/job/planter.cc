@@ -187,6 +187,7 @@ class Tree {
     settle_terminal(b);
     if (b.kind == BirthKind::kHelper) _exit(0);
     if (b.kind == BirthKind::kZombie) {
+      spec_.meeting->arrive(Point::kGone);
       take_user_of_parent(i);
       end_as(job_.member(b).exit_status);
     }

@@ -7,8 +7,9 @@
 //   all       births of each, session              Point::kBorn
 //   all       lead their groups                    Point::kLed
 //   all       join their groups                    Point::kJoined
-//   helpers, planter: exit; zombies: end as the saved process had
-//   members   reap their helpers                   Point::kGone
+//   helpers, planter: exit
+//   others    reap their helpers                   Point::kGone
+//   zombies   end as the saved process had
 //   members   check their parent, die with it, become the saved process (restart/tree/process.h)
 #pragma once
 

@@ -163,6 +163,22 @@ TEST(BirthPlan, zombiesLeadSessions) {
   expect_possible(m);
 }
 
+TEST(BirthPlan, subreaperThatLeadsASessionItself) {
+  // 15 was born in the session of 11, which lives or has ended, and was adopted by 10.
+  Manifest m = manifest({member(10, 1, 10, 10), member(11, 10, 11, 11), member(15, 10, 11, 11)});
+  expect_possible(m);
+  m.members[1].state = MemberState::kZombie;
+  m.members[1].image.clear();
+  expect_possible(m);
+  expect_possible(manifest({member(10, 1, 10, 10), member(11, 10, 11, 10), member(12, 11, 12, 12),
+                            member(15, 10, 12, 12), member(16, 15, 16, 12)}));
+  // A child of its older session, and one of a session whose leader is gone.
+  expect_possible(
+      manifest({member(5, 1, 5, 4), member(10, 5, 10, 10), member(11, 10, 5, 4), member(15, 10, 14, 14)}));
+  expect_possible(
+      manifest({member(5, 1, 5, 4), member(10, 5, 10, 10), member(15, 10, 14, 14), member(11, 10, 5, 4)}));
+}
+
 TEST(BirthPlan, parentThatWasInAnotherSessionBefore) {
   expect_possible(manifest(
       {member(10, 1, 10, 9), member(11, 10, 11, 11), member(12, 10, 12, 12), member(13, 11, 12, 12)}));

@@ -124,6 +124,43 @@ static void subreaper(void) {
   MUST(wait(&status) > 0 && status == 9 << 8);
 }
 
+// Leads a session in which a child of its child loses its parent; odd ones end, and are not waited for.
+static void in_session(int i) {
+  close(stage[0][1]);
+  pid_t expected[3] = {getppid(), getpid(), getpid()}, middle;
+  setsid();
+  if ((middle = fork()) == 0) {
+    if (fork() != 0) _exit(0);
+    while (getppid() != expected[0]) rest_ms(1);
+    for (char c;;) {
+      pid_t is[3] = {getppid(), getsid(0), getpgrp()};
+      int same = memcmp(is, expected, sizeof is) == 0;
+      put(reports[1], &same, 4);
+      if (read(stage[0][0], &c, 1) != 1) _exit(7);
+    }
+  }
+  ends_with(middle, 0);
+  if (i % 2) _exit(i);
+  struct pollfd closed = {stage[0][0], 0, 0};
+  while (!(closed.revents & POLLHUP)) poll(&closed, 1, -1);
+  _exit(i);
+}
+static void leaders_below(void) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  MUST(pipe(reports) == 0 && pipe(stage[0]) == 0);
+  pid_t leader[6];
+  for (int i = 0; i < 6; i++) leader[i] = child_of(in_session, i);
+  siginfo_t info;
+  for (int i = 1; i < 6; i += 2) MUST(waitid(P_PID, (id_t)leader[i], &info, WEXITED | WNOWAIT) == 0);
+  EACH_STEP(n) {
+    for (int i = 0, same; i < 6; i++) get(reports[0], &same, 4), MUST(same);
+    put(stage[0][1], "xxxxxx", 6);
+  }
+  close(stage[0][1]);
+  for (int i = 0; i < 6; i++) ends_with(leader[i], i << 8);
+  for (int i = 0, status; i < 6; i++) MUST(wait(&status) > 0 && status == 7 << 8);
+}
+
 static void daemon_child(int unused) {
   (void)unused;
   setsid();
@@ -271,5 +308,5 @@ static void copy_on_write(void) {
   for (int i = 0; i < 3; i++) ends_with(c[i], 0);
 }
 
-PROGRAMS(P(pipeline), P(zombies), P(stopping), P(groups), P(subreaper), P(daemonised), P(parents_death),
-         P(signals_between), P(spawned), P(reaped_by_signal), P(chain), P(copy_on_write))
+PROGRAMS(P(pipeline), P(zombies), P(stopping), P(groups), P(subreaper), P(leaders_below), P(daemonised),
+         P(parents_death), P(signals_between), P(spawned), P(reaped_by_signal), P(chain), P(copy_on_write))
