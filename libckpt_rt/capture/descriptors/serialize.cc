@@ -60,6 +60,14 @@ Result<void> DescriptorCapture::write_notes() {
           "the process has ended",
           d.fd, process));
     }
+    // Such a message is made before there are processes.
+    if (d.kind == OpenFileKind::kPidFd && process > 0 && d.was_sent && has_partners_) {
+      CKPT_TRY(
+          note(1,
+               "a pidfd of process {} waits to be received (SCM_RIGHTS): after a restart it says that the "
+               "process has ended, and so does each descriptor that is the same",
+               process));
+    }
     // O_PATH is a place in the file system, and a directory is no device: neither has the device open.
     const bool open_device = S_ISCHR(d.now.mode) && (d.now.open_flags & O_PATH) == 0;
     const KnownDevice* device = open_device ? known_device({d.path, d.path_len}) : nullptr;
