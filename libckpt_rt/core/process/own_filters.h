@@ -6,11 +6,11 @@
 // Callers:   note: the thread that has set a filter. look_stopped: the agent, threads standing.
 //            reset_after_restart: the leader of a restart, while it is alone. may_be_set_again, set_again:
 //            each thread at a restart; the latter is the last that it does for us.
-// Never:     makes a system call on a program's thread: a filter may punish any.
+// Never:     makes another system call on a program's thread than the program's own: a filter may punish it.
 // Source:    seccomp(2), prctl(2) PR_SET_SECCOMP.
 //
 // Remembered is what all threads have: a filter that was set while there was one thread, or for all threads
-// (SECCOMP_FILTER_FLAG_TSYNC). Once another was set that way or with a listener, nothing is known any more.
+// (SECCOMP_FILTER_FLAG_TSYNC). Once one was set otherwise, or with a listener, nothing is known any more.
 // What was set past libc is seen by the number of each thread's filters, which must be what is remembered and
 // what was there before the program. Where it is not there is a note, and a restart sets none. A child of
 // vfork() that sets a filter for itself makes the numbers of its parent differ.
