@@ -1,6 +1,7 @@
 """Increments: what they hold, what a restart of each finds, and the threads that wait between checkpoints."""
 
 import glob
+import signal
 import unittest
 
 from support import *
@@ -9,6 +10,23 @@ RESTART = os.path.join(os.path.dirname(CKPT), "ckpt-restart")
 API = os.path.join(os.path.dirname(CKPT), "..", "tests", "cli", "cli_api_program")
 
 WRITER = "m = bytearray(8 << 20)\nprint('up', flush=True)\nwhile True:\n    for i in range(0, len(m), 4096): m[i] = m[i] + 1 & 255\n"
+
+# Its rseq area lies amid memory that is written.
+RSEQ = """
+import ctypes, mmap, time
+m = mmap.mmap(-1, 1 << 20)
+for i in range(0, len(m), 4096): m[i] = 1
+area = ctypes.addressof(ctypes.c_char.from_buffer(m)) + (512 << 10)
+assert ctypes.CDLL(None).syscall(334, ctypes.c_void_p(area), 32, 0, 0x53053053) == 0
+print('up', flush=True)
+while True: time.sleep(60)
+"""
+
+
+def state(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+        return f.read().rpartition(") ")[2][0]
+
 
 class Increments(CkptTest):
     def setUp(self):
@@ -59,6 +77,24 @@ class Increments(CkptTest):
         self.assertEqual([(one["mode"], one["parent_sequence"], one["forced_copies"]) for one in answers],
                          [("standing", 0, 0), ("standing", 1, 0), ("standing", 2, 0)])
         self.assertEqual(self.ckpt("verify", self.path("images")).returncode, OK)
+
+    def test_in_mode_standing_the_kernel_writes_nothing_either(self):
+        """When a thread returns to user mode, as one does that was preempted on its way to sleep, or was stopped and goes on, the kernel
+        writes to its rseq area."""
+        environment = {**clean_environment(), "GLIBC_TUNABLES": "glibc.pthread.rseq=0", "CKPT_TEST_POINT": "stop.captured=stop"}
+        child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), "--mode", "standing", "--", "/usr/bin/python3", "-c", RSEQ],
+                                 stdout=subprocess.PIPE, env=environment)
+        try:
+            self.assertEqual(child.stdout.readline(), b"up\n")
+            with subprocess.Popen([CKPT, "now", str(child.pid), "--json"], stdout=subprocess.PIPE, text=True, env=clean_environment()) as asker:
+                while state(child.pid) != "T":
+                    self.assertIsNone(asker.poll())
+                os.kill(child.pid, signal.SIGCONT)
+                cost = json.loads(asker.communicate()[0])
+        finally:
+            child.kill()
+            child.communicate()
+        self.assertEqual((cost["mode"], cost["forced_copies"]), ("standing", 0))
 
     def check_what_they_hold(self, *options):
         code, said = self.run_api("increments", "--increments", "8", *options)

@@ -195,7 +195,7 @@ Result<void> GuardBackEnd::capture_in_stop() {
   CKPT_TRY(list_pages(capture, attempt_.in_force.segment_bytes, attempt_.space, table_, &attempt_.eager));
   if (!queue_.reserve(lists, static_cast<uint32_t>(pool_.buffers() + 1)))
     return no_memory("the queue of buffers");
-  if (!open_pages_.collect(stop_state.threads, capture.still_memory, true))
+  if (!open_pages_.collect(stop_state.threads, capture.still_memory))
     return no_memory("the list of pages that are not protected");
   CKPT_TRY(copy_open_segments());
   CKPT_TRY(protect_table());

@@ -70,7 +70,7 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
 Result<void> ProtectingBackEnd::settle_protection() {
   ProcessCapture& capture = attempt_.capture;
   Arena& arena = attempt_.space.arena();
-  if (!open_pages_.collect(stop_state.threads, capture.still_memory, !memory_.kernel_waits()))
+  if (!open_pages_.collect(stop_state.threads, capture.still_memory))
     return no_memory("the list of pages that are not protected");
   open_pages_.sort();
   if (!queue_.reserve(arena, static_cast<uint32_t>(pool_.buffers() + 1)))

@@ -9,9 +9,9 @@
 
 namespace ckpt {
 
-bool OpenPages::collect(const ThreadSlot* stopped, StillMemory& memory, bool with_rseq) {
+bool OpenPages::collect(const ThreadSlot* stopped, StillMemory& memory) {
   return add_stacks(stopped) && futex_words::collect(stopped, memory, pages_) &&
-         rings::collect_buffers(pages_) && (!with_rseq || add_rseq(stopped));
+         rings::collect_buffers(pages_) && add_rseq(stopped);
 }
 
 void OpenPages::sort() {
@@ -37,6 +37,8 @@ bool OpenPages::add_stacks(const ThreadSlot* stopped) {
   return true;
 }
 
+// The kernel writes there whenever a thread that was preempted returns from it: also of a thread that is
+// counted already, and was preempted on its way to sleep.
 bool OpenPages::add_rseq(const ThreadSlot* stopped) {
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
     if (s->rseq == 0) continue;

@@ -1,6 +1,6 @@
 // Pages that are copied in the pause and not protected, because the kernel or a stopped thread writes to them
-// without a fault: stacks that threads stand on, futexes of the kernel (futex_words.h), rseq areas, buffers
-// that are registered with rings of io_uring.
+// before all is copied, or without a fault: stacks that threads stand on, futexes of the kernel
+// (futex_words.h), rseq areas, buffers that are registered with rings of io_uring.
 //
 // Owner:     one attempt of a back end that protects memory. Callers: the agent, in the stop.
 #pragma once
@@ -18,9 +18,8 @@ struct ThreadSlot;
 class OpenPages {
  public:
   void make_list(Arena& arena) { pages_ = ArenaVector<Addr>(arena); }
-  // with_rseq: where the kernel does not wait for a fault that it takes on the program's behalf. False: no
-  // room in the list.
-  [[nodiscard]] bool collect(const ThreadSlot* stopped, StillMemory& memory, bool with_rseq);
+  // False: no room in the list.
+  [[nodiscard]] bool collect(const ThreadSlot* stopped, StillMemory& memory);
   // In address order, each once.
   void sort();
   std::span<const Addr> span() const { return pages_.span(); }
