@@ -10,6 +10,7 @@ import glob
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -48,7 +49,7 @@ POINTS = {
     "protect.added": AHEAD,
     "protect.passed": AHEAD,
     "prepare.ready": ALL,
-    "stop.signalled": [],  # where the queue of signals is full: tests/restart/suspected.py
+    "stop.signalled": ALL,  # of a program whose queue of signals is full
     "stop.standing": ALL,
     "stop.looked": ALL,
     "guard.protected": ["mprotect"],
@@ -157,7 +158,7 @@ class Trial:
         env = clean_environment()
         env.update(WAYS[self.way], LD_PRELOAD=f"{self.build}/lib/libckpt_rt.so", CKPT_DIR=self.images)
         # Of the first, which is no increment, nothing is renewed.
-        comes = before if self.point == "watch.renewed" else before + 1
+        comes = {"watch.renewed": before, "stop.signalled": 1}.get(self.point, before + 1)
         env["CKPT_TEST_POINT"] = f"{self.point}={self.action}:{comes}"
         program = self.start([f"{self.build}/tests/points/points_rounds"], env, "out")
         wait_until("the program is up", lambda: "up" in self.said("out") or program.poll() is not None)
@@ -173,6 +174,8 @@ class Trial:
                 raise Spoiled()  # an attempt was given up twice, or this machine does not allow the way
             if cost["attempts"] > 1:
                 raise Spoiled()
+        if self.point == "stop.signalled":
+            resource.prlimit(program.pid, resource.RLIMIT_SIGPENDING, (0, 0))
         answer = self.ckpt("now", "--json", program.pid)
         self.after(program, answer, before)
 
