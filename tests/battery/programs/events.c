@@ -121,8 +121,8 @@ static void full(void) {
   pthread_create(&t, NULL, writes_on, NULL);
   uint32_t expected = 0, x;
   EACH_STEP(n) {
-    int waits;
-    MUST(ioctl(full_pipe[0], FIONREAD, &waits) == 0 && waits > 60000);
+    int waits = 0;
+    while (waits <= 60000) MUST(ioctl(full_pipe[0], FIONREAD, &waits) == 0 && sched_yield() == 0);
     for (int i = 0; i < 400; i++) MUST(read(full_pipe[0], &x, 4) == 4 && x == expected++);
   }
   while (read(full_pipe[0], &x, 4) == 4) MUST(x == expected++);

@@ -355,11 +355,12 @@ static void broker(void) {
   MUST(bind(s, (void*)&a, sizeof a) == 0);
   pid_t p[3];
   for (int i = 0; i < 3; i++) p[i] = child_of(client, i);
+  int next[3] = {0};  // of each client, which may be ahead of the others
   EACH_STEP(n) {
     for (int i = 0; i < 3; i++) {
       int m[2];
       socklen_t l = sizeof from;
-      MUST(recvfrom(s, m, 8, 0, (void*)&from, &l) == 8 && m[1] == n);
+      MUST(recvfrom(s, m, 8, 0, (void*)&from, &l) == 8 && m[1] == next[m[0]]++);
       int x = m[1] * 10 + m[0];
       MUST(sendto(s, &x, 4, 0, (void*)&from, l) == 4);
     }
