@@ -35,14 +35,51 @@ struct ForkBackEnd::Report {
   char why_not_restartable[sizeof(CheckpointCost::why_not_restartable)];
 };
 
+namespace {
+
+bool is_ring(const Mapping& m) {
+  const std::string_view path(m.path, m.path_len);
+  return path.starts_with(aio_contexts::kPath) || path == rings::kPath;
+}
+
+// Shared memory, of which copies have been made, is not mapped in the child: the program would see that it is
+// (shm_nattch and shm_lpid of System V; F_SEAL_WRITE fails while a memfd is mapped writable). Threads stand.
+class SharedLeftOut {
+ public:
+  explicit SharedLeftOut(std::span<const Mapping> map) : map_(map) {
+    for (const Mapping& m : map_) {
+      // Some memory would not take it back (VM_IO).
+      if (may_be_left_out(m) && advise(m, MADV_DOFORK)) advise(m, MADV_DONTFORK);
+    }
+  }
+  // In the parent.
+  void take_back() {
+    for (const Mapping& m : map_) {
+      if (may_be_left_out(m)) advise(m, MADV_DOFORK);
+    }
+  }
+
+ private:
+  static bool may_be_left_out(const Mapping& m) {
+    return m.shared && m.kind != MappingKind::kDevice && m.kind != MappingKind::kLibraryOwned &&
+           (m.map_flags & kMapDontFork) == 0 && !is_ring(m);
+  }
+  static bool advise(const Mapping& m, int advice) {
+    return sys::call(__NR_madvise, m.range.start.value, m.range.size(), long{advice}) == 0;
+  }
+
+  std::span<const Mapping> map_;
+};
+
+}  // namespace
+
 // What a forked child does not get a copy of is copied now: shared memory, rings to which the kernel goes on
 // writing, and what the program excluded from fork.
 Result<void> ForkBackEnd::capture_memory() {
   for (Mapping& m : attempt_.capture.map.mappings()) {
     if (m.handling == Handling::kSkip) continue;
-    const std::string_view path(m.path, m.path_len);
-    const bool is_ring = path.starts_with(aio_contexts::kPath) || path == rings::kPath;
-    const bool copied_by_fork = !m.shared && !is_ring && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
+    const bool copied_by_fork =
+        !m.shared && !is_ring(m) && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
     m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
   }
   CKPT_TRY(list_memory(&attempt_.eager));
@@ -55,6 +92,7 @@ Result<void> ForkBackEnd::finish() {
   static_assert(sizeof(Report) <= kPageSize);
   auto* report = reinterpret_cast<Report*>(page);
   points::child_follows();
+  SharedLeftOut left_out(attempt_.capture.map.mappings());
   long child;
   {
     // The child goes on with this stack.
@@ -78,6 +116,7 @@ Result<void> ForkBackEnd::finish() {
     points::at("fork.written");
     sys::call(__NR_exit_group, 0L);
   }
+  left_out.take_back();
   attempt_.stop.go();
   let_write(child, *report);
   points::at("fork.go");
