@@ -9,7 +9,8 @@
 
 namespace ckpt {
 
-// What is closed is /dev/null for us, and stays closed for a program that we execute.
+// A standard descriptor that is closed becomes /dev/null for us, and stays closed for a program that we
+// execute.
 inline void take_standard_descriptors() {
   for (int fd; (fd = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0;) {
     if (fd > STDERR_FILENO) {

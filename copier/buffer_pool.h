@@ -46,7 +46,7 @@ class BufferPool {
   // requests. The other buffers are left in small pages. To clear a huge page may take milliseconds, for
   // which the first thread to need a buffer in it would wait.
   void populate(size_t bytes);
-  // What populate() was asked for.
+  // The buffers that populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
   // Sequential copies use few buffers from here on, at most 6 MiB: the same again and again stay in the
   // cache.

@@ -113,7 +113,7 @@ class SegmentTable {
   bool has_pages_around(Addr page) const;  // in its segment
   // Of the pages that are present, without the segments in_parent.
   uint64_t bytes_to_copy() const;
-  // What `present` is when every page of the window exists.
+  // The value of `present` when every page of the window exists.
   uint64_t all_pages(SegmentId id) const {
     return page_mask(segments_[id.value].base, window(segments_[id.value]));
   }

@@ -29,7 +29,7 @@ extern "C" __attribute__((visibility("default"))) void* pvalloc(size_t size) {
 
 namespace {
 
-// What the arenas have by then (the dynamic linker and constructors before this one have allocated) is
+// Memory that the arenas have by then (the dynamic linker and earlier constructors have allocated) is
 // ordinary memory, and stays theirs. An arena that has no hooks yet is made by this.
 __attribute__((constructor)) void install() {
   const int error = errno;

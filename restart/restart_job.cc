@@ -367,7 +367,8 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   job->notes.insert(job->notes.begin(), notes_of_choice.begin(), notes_of_choice.end());
   if (spool != nullptr) {
     unsetenv("CKPT_RESTART_SPOOL");
-    // What files held that are put back is saved where this was started, as of an image from standard input.
+    // The later contents of files that are put back are saved in the working directory, as with an image from
+    // standard input.
     for (auto& plan : job->plans) {
       if (plan != nullptr) plan->image_directory = std::filesystem::current_path();
     }

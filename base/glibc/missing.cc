@@ -1,5 +1,5 @@
-// What this project or the libraries in it ask of glibc, and glibc 2.31 does not have. Hidden: only who links
-// this in uses it.
+// What this project or the libraries in it ask of glibc, and glibc 2.31 does not have. Hidden: only a library
+// or command that links this in uses it.
 //
 // Owner:     base. Callers: any, as the functions of that name.
 // Never:     in libckpt_rt, called on threads of the program: these are for what is linked in statically and

@@ -20,8 +20,8 @@ inline constexpr uint64_t kUffdFeaturePoison = 1u << 14;         // Linux 6.6
 inline constexpr uint64_t kUffdFeatureWpAsync = 1u << 15;        // Linux 6.7
 inline constexpr uint64_t kUffdFeatureMove = 1u << 16;           // Linux 6.8
 
-// What mode realtime asks of UFFDIO_API, no more and no less (libckpt_rt/protect/write_protect.cc).
-// Linux 5.19.
+// The features that mode realtime asks UFFDIO_API for, no more and no less
+// (libckpt_rt/protect/write_protect.cc). Linux 5.19.
 inline constexpr uint64_t kUffdFeaturesOfRealtime =
     UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
 

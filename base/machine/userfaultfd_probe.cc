@@ -23,7 +23,7 @@ int open_userfaultfd(int flags, UserfaultfdProbe* probe) {
   }
   p.syscall_error = static_cast<int>(-fd);
 
-  // Whoever may open the device gets full access without capability or sysctl (Linux 6.1).
+  // A process that may open the device gets full access without capability or sysctl (Linux 6.1).
   ScopedFd device(
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/dev/userfaultfd", O_RDWR | O_CLOEXEC, 0)));
   if (device.valid()) {

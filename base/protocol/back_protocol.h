@@ -141,8 +141,8 @@ enum RefillFlag : int64_t {
   kRefillMore = 1,    // behind what is there; otherwise it is emptied first
   kRefillPacket = 2,  // one packet, as of O_DIRECT
 };
-// Of a job: behind which barriers. What is in connections is taken out in the first part and the second, and
-// what was in them sent in the third.
+// Of a job: behind which barriers. Bytes in connections are taken out in the first part and the second. Those
+// of the image are sent in the third.
 inline constexpr uint32_t kBackParts = 3;
 struct BackDescriptorOp {
   uint32_t kind;

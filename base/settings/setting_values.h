@@ -17,7 +17,7 @@ bool leading_number(std::string_view text, uint64_t* number, std::string_view* r
 void print_size(uint64_t bytes, SettingText& out);
 void print_duration(int64_t ns, SettingText& out);
 
-// What is outside of what is accepted: "X='…' is no NOUN; use …".
+// The error for a text that is not an accepted value: "X='…' is no NOUN; use …".
 Error refused(const Setting& setting, const char* text);
 
 const char* choice_name(std::span<const Choice> choices, uint32_t value);  // "?": none

@@ -56,7 +56,7 @@ enum class Heap : uint32_t { kLibc = 0, kJemalloc, kJemallocHuge };
 enum class FaultBackEnd : uint32_t { kAuto = 0, kHandler, kInThread, kMprotect };
 const char* fault_back_end_name(FaultBackEnd back_end);
 
-// What is kept beside an image of files that the program has open, in case they are removed, renamed or
+// How files that the program has open are saved beside an image, in case they are removed, renamed or
 // overwritten before a restart (docs/descriptors.md).
 enum class SavedFiles : uint32_t { kAuto = 0, kNone, kLinks, kCopies };
 const char* saved_files_name(SavedFiles files);

@@ -71,7 +71,7 @@ Waited wait_readable(const Target& t, int fd, int64_t deadline_ns) {
     pollfd fds[2] = {{fd, POLLIN, 0}, {t.pidfd.get(), POLLIN, 0}};
     int n = poll(fds, 2, timeout);
     if (n < 0 && errno != EINTR) return Waited::kError;
-    // What the program wrote before it died is read first.
+    // Bytes that the program wrote before it died are read first.
     if (n > 0 && fds[0].revents != 0) return Waited::kReadable;
     if (n > 0 && fds[1].revents != 0) return Waited::kDied;
   }
@@ -315,8 +315,7 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
     return failure(ExitCode::kInternal, label_of(t),
                    fmt::format("answered as process {} instead of {}", hello.pid, t.inner_pid), "report it");
   }
-  // What follows the hello is an answer, which nobody gives before he is asked: the stream holds nothing
-  // more.
+  // An answer follows the hello, and no program answers before it is asked: the stream holds nothing more.
   ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(operation), 0};
   if (options.only) request.flags |= kControlOnly;
   if (!options.leave_out.empty()) request.flags |= kControlLeaveOut;

@@ -215,7 +215,7 @@ Result<Target> examine(pid_t pid, bool* starting) {
     return failure(ExitCode::kUnavailable, label, "has its parent's memory until it executes another program",
                    "ask again then, or ask its parent");
   }
-  // What is read of its signals from here on is its own.
+  // From here on, the signals that are read are the process's own.
   if (!read_proc(pid, "status", &status)) return gone(pid);
 
   unsigned real = 0, effective = 0;

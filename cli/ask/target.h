@@ -32,7 +32,7 @@ struct Target {
 Result<Target> examine_target(pid_t pid, bool* starting = nullptr);
 
 // The same, where a process that is starting is waited for.
-// What stands still there (SIGSTOP) is not waited for.
+// A process that stands still there (SIGSTOP) is not waited for.
 Result<Target> await_target(pid_t pid, int64_t most_ns = 30'000'000'000);
 
 // The state letter of /proc/PID/stat now; '\0' when the process is gone.

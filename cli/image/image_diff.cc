@@ -194,8 +194,9 @@ class Comparer {
     }
   }
 
-  // Pages that are in neither image are the same in both. What is in one only differs from the page of a
-  // file, which is what the other has; elsewhere the other has zeros, and the contents decide.
+  // Pages that are in neither image are the same in both. A page that is in one image only: in a mapped file
+  // it differs, for the other image means the file's page; elsewhere the other has zeros, and the contents
+  // decide.
   Result<uint64_t> different_pages(AddrRange range, bool from_file) {
     auto in_a = a_memory_.stored_in(range), in_b = b_memory_.stored_in(range);
     std::vector<Addr> cuts;

@@ -96,7 +96,7 @@ class Work {
     return finish();
   }
 
-  // What was begun goes; what is complete stays.
+  // A part that was begun goes; a complete part stays.
   void tidy() {
     if (begun_.valid()) job::remove_job_directory(part_.directory.get(), temporary_of(part_.name).c_str());
   }
@@ -289,7 +289,7 @@ class Work {
     points::at("exchange.half");
     if (lost_ && renameat(at, temporary_of(part_.name).c_str(), at, part_.name.c_str()) != 0)
       return cannot(part_.name);
-    // What a keeper held that has ended meanwhile is gone with this process.
+    // If the keeper has ended meanwhile, the part that it held is gone with this process.
     CKPT_TRY(check_keeper_holds(plan_.at("part").get<std::string>(), at));
     points::at("exchange.named");
     return Json{{"say", "done"},

@@ -34,7 +34,7 @@ std::string checks_of(const std::string& part) {
 
 Result<void> ExchangeProcess::begin(const Json& plan) {
   id_ = plan.value("id", uint64_t{0});
-  // What is lost is computed at the job's priority: a process that has taken a low one cannot go back.
+  // A lost part is computed at the job's priority: a process that has taken a low one cannot go back.
   const bool stays = life_ == Life::kStays && !plan.contains("lost");
   const bool there = stays && stays_ && !works_ && socket_.valid() && write_line(socket_.get(), plan);
   if (!there) {

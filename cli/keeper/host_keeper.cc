@@ -92,7 +92,8 @@ Json has_part(const Json& question) {
   const ReachedPart reached = reach_part(part);
   const std::string sum = checksum_of_file(reached.path + "/" + kManifestName);
   Json answer{{"say", "have"}, {"there", !sum.empty() && sum == question.value("checksum", "")}};
-  // How much more it takes. What an attempt has left goes with the next one, and is not known to be free.
+  // How much more it takes. The remains of an attempt go with the next one: how much is free is not known
+  // before.
   struct statvfs fs;
   const int directory = reached.part.directory.get();
   if (reached.part.directory.valid() && fstatvfs(directory, &fs) == 0 &&

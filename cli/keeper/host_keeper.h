@@ -31,7 +31,7 @@ Result<HostImages> images_of_host(const std::string& directory, const Json& star
 Json has_part(const Json& question);
 
 // Of the job's parts in `images`, a keeper's directory or another, all go but those that are to stay, each
-// with its checks. What somebody reads stays until the next time.
+// with its checks. A part that a process reads stays until the next time.
 void give_up_parts(const std::string& images, const std::string& job, const std::vector<std::string>& stay);
 
 }  // namespace ckpt::cli

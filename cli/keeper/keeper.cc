@@ -127,8 +127,8 @@ Result<OrderedJson> held_by(const std::string& directory) {
   return all;
 }
 
-// Of a job the newest checkpoint here, and its checks, if it has some. Who holds the other parts, and whether
-// they are still there, the keeper does not know.
+// Of a job the newest checkpoint here, and its checks, if it has some. The keeper does not know which hosts
+// hold the other parts, nor whether they are still there.
 struct ChecksHere {
   int64_t time_ns = 0;
   std::string name, scheme;  // empty: it has no checks

@@ -24,7 +24,7 @@ bool is_there(int directory, const std::string& name) {
   return faccessat(directory, name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-// Who counts checkpoints there, or makes one of one host alone, has it.
+// A process that counts checkpoints there, or makes one of one host alone, holds this lock.
 Result<ScopedFd> lock_keeper(int directory) {
   ScopedFd own(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const int64_t until = now_ns() + kLockNs;

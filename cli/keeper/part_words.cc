@@ -79,7 +79,7 @@ std::vector<keeper::OldPlace> old_places(const Below& b) {
                      was.offset.value + piece.into + (from - piece.address)});
     }
   }
-  // What describes the process is much as it was.
+  // The records that describe the process are much as they were.
   const ImageBrief &now = b.image.brief(), &then = b.chain.brief();
   const uint64_t meta = std::min(now.meta_bytes, then.meta_bytes) / keeper::kWordsBlock * keeper::kWordsBlock;
   if (meta != 0) old.push_back({now.meta_offset, meta, 0, then.meta_offset});

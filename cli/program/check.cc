@@ -56,7 +56,7 @@ void print_findings(nlohmann::ordered_json json, const std::vector<Finding>& fin
   print_json(json);
 }
 
-// What `ckpt run` would refuse is a finding.
+// A refusal by `ckpt run` is a finding.
 Trial try_where_it_starts(CheckOptions o, const std::vector<std::string>& program, int64_t after_ns) {
   std::vector<std::string> words = program;
   if (auto settled = settle_hosts(o.hosts, o.launch, words); !settled.ok()) {

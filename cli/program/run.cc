@@ -193,8 +193,8 @@ Result<void> use_keepers(const Settings& settings, const HostsOptions& o, const 
   return {};
 }
 
-// What starts the agents need not hand on this environment: ssh does not. So its settings go where those of
-// options go.
+// The command that starts the agents need not hand on this environment: ssh does not. So the settings of the
+// environment go where those of options go.
 void take_settings_of_environment(SettingTexts& texts) {
   const auto take = [&texts](const char* variable) {
     const char* value = getenv(variable);

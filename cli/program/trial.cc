@@ -113,8 +113,8 @@ bool ends_within(pid_t pid, int64_t ns, const EndSignals& signals) {
 }
 
 // Waits until the library in the program can be asked: how long the program runs counts from then, however
-// long a busy machine takes to start it. True: it has ended. Who never can be asked is asked in the end, and
-// says why.
+// long a busy machine takes to start it. True: it has ended. A program that never can be asked is asked in
+// the end, for the reason.
 bool ends_before_it_runs(pid_t pid, const EndSignals& signals) {
   constexpr int64_t kStartNs = 30'000'000'000, kLookNs = 5'000'000;
   for (const int64_t deadline = now_ns() + kStartNs; now_ns() < deadline;) {

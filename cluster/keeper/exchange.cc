@@ -201,7 +201,7 @@ Result<void> Exchange::store_block(uint64_t stripe, const Block& block) {
   return {};
 }
 
-// What is not written of them is zero.
+// Checks that are not written are zero.
 Result<void> Exchange::begin_checks() {
   std::vector<std::byte> before(checks_at_);
   const uint64_t blocks = striping_->checks_on(plan_.self);
@@ -213,8 +213,8 @@ Result<void> Exchange::begin_checks() {
   return {};
 }
 
-// The block is read to the room in which it is encrypted. What others have added up before it is waited for:
-// they wait for nothing of this host.
+// The block is read to the room in which it is encrypted. The sum that other hosts have added up before it is
+// waited for: they wait for nothing of this host.
 Result<void> Exchange::send_for_encoding(uint64_t stripe) {
   const unsigned role = striping_->role_of(plan_.self, stripe);
   if (role >= striping_->data()) return {};

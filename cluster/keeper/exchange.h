@@ -14,8 +14,8 @@
 //
 // A host sends the blocks of a batch while the batch before is computed, but not before all hosts have
 // finished the one before that. So the blocks under way are bounded, and every block is received at once: no
-// host waits for a place in a queue. What is known to be zero, behind the end of a stream, is neither sent
-// nor computed.
+// host waits for a place in a queue. Bytes behind the end of a stream, which are zero, are neither sent nor
+// computed.
 #pragma once
 
 #include <condition_variable>

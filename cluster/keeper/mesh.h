@@ -23,7 +23,7 @@ namespace ckpt::keeper {
 enum MessageKind : uint32_t { kHello = 1, kBegun, kBlock, kFinished };
 constexpr int kMeetMs = 30'000;  // for all hosts to come, or to begin
 
-// Who hears what comes; called by the threads that receive, one at a time, with the mesh's lock held.
+// The receiver of messages; called by the threads that receive, one at a time, with the mesh's lock held.
 class MeshListener {
  public:
   virtual ~MeshListener() = default;
@@ -49,8 +49,8 @@ class Mesh {
   Result<void> meet(const Peers& peers);
   // No connection is known to be broken, neither those made here nor those that came here.
   bool whole();
-  // What came before waits with who sent it; who is gone already is told at once. nullptr: behind the return
-  // nobody calls the one before.
+  // Messages that came before wait with their sender; the listener is told at once of a host that is gone
+  // already. nullptr: behind the return no thread calls the former listener.
   void hear(MeshListener* listener);
 
   // Memory of messages that were sent. Between exchanges.

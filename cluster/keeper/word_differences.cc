@@ -186,7 +186,8 @@ class Writer {
   }
 
  private:
-  // Who reads it has no other copy of these blocks. `then` becomes what comes of it.
+  // The reader of the differences has no other copy of these blocks. `then` becomes the block as the reader
+  // will have it.
   static bool give_again(std::span<const std::byte> words, std::span<const std::byte> now,
                          std::span<std::byte> then) {
     const auto take = [&words](void* to, size_t bytes) {

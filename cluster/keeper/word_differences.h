@@ -2,8 +2,8 @@
 // bitmap, and these words. Blocks that are as they were cost nothing, blocks without an older one are there
 // whole.
 //
-// Owner: cluster/keeper. Ordinary code, one thread. What is read is not trusted. Memory: a few MiB, however
-//        long the file is.
+// Owner: cluster/keeper. Ordinary code, one thread. Differences that are read are not trusted. Memory: a few
+//        MiB, however long the file is.
 // Callers: the exchange's process, of increments (cli/keeper/part_words.h); the benchmark.
 //
 //   differences = head name* run*
@@ -38,10 +38,10 @@ struct WordsStats {
   uint64_t sum = 0;                             // XXH3 of the file, where differences were written
 };
 
-// file: open, of so many bytes, a multiple of kWordsBlock. sources: open. names: of the sources, for who
-// reads it. old: in the order of the file, without overlap. Writes the differences to `to`, from `to_at` on,
-// and returns their length; 0: they would be longer than `most` bytes, or a look at some of the blocks says
-// that they would be. What it writes it reads once more, and compares with the file.
+// file: open, of so many bytes, a multiple of kWordsBlock. sources: open. names: of the sources, for the
+// reader of the differences. old: in the order of the file, without overlap. Writes the differences to `to`,
+// from `to_at` on, and returns their length; 0: they would be longer than `most` bytes, or a look at some of
+// the blocks says that they would be. The differences are read once more, and compared with the file.
 Result<uint64_t> write_words(int file, uint64_t bytes, std::span<const int> sources,
                              std::span<const std::string> names, std::span<const OldPlace> old, uint64_t most,
                              int to, uint64_t to_at, WordsStats* stats = nullptr);

@@ -4,15 +4,15 @@
 //
 // Each nonce is random, and from the kernel: a link of a program that is checkpointed goes back with the
 // program, key and number with the rest of the memory. Then it says other things. A nonce that were a number,
-// or came of a generator in memory, would come back too, for another message. What is sealed once more with
-// the same nonce, because the checkpoint fell between the nonce and the sending, is the same message. Of 2^32
-// messages with one key two have the same nonce with a probability of 2^-33. Not kept apart are the lives
-// themselves: a message recorded before the program went back opens again behind the one before it
-// (docs/hosts.md, Secrets).
+// or came of a generator in memory, would come back too, for another message. A message that is sealed once
+// more with the same nonce, because the checkpoint fell between the nonce and the sending, is the same
+// message. Of 2^32 messages with one key two have the same nonce with a probability of 2^-33. Not kept apart
+// are the lives themselves: a message recorded before the program went back opens again behind the one before
+// it (docs/hosts.md, Secrets).
 //
 // By libsodium. OpenSSL's libcrypto does the same arithmetic with wider registers, in less than half of the
-// time: a link that carries much may use it where it is installed. What one of them has sealed the other one
-// opens.
+// time: a link that carries much may use it where it is installed. Either of them opens what the other has
+// sealed.
 //
 // Owner: cluster/link. One thread. Callers: SealedLink. Never: uses libcrypto unless asked, for links live in
 // programs that are checkpointed.

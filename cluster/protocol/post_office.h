@@ -28,7 +28,7 @@ class PostOffice {
   explicit PostOffice(std::vector<std::string> hosts);
 
   void begin();  // a checkpoint
-  // any: did some process there post anything, also to processes of its own host? What a host hands in a
+  // any: did some process there post anything, also to processes of its own host? A host that hands in a
   // second time in one round is ignored.
   void hand_in(size_t host, bool any, std::vector<Post> posts);
   void comes_no_more(size_t host);

@@ -84,7 +84,7 @@ class DmaController {
   void run();
   void stop();
   // The device in virtual time: executes the blocks that are complete at `deadline_ns`, which must not
-  // go back. What is triggered between two calls begins at the deadline of the first.
+  // go back. A channel that is triggered between two calls begins at the deadline of the first.
   void run_until(int64_t deadline_ns);
 
   const DmaCounters& counters() const { return counters_; }

@@ -1,6 +1,6 @@
 // The hash by which a mapped file without a build id is known again: XXH3 of its content, or, of a file that
-// is too large to be read at every checkpoint, of pieces spread evenly over it. What is changed between the
-// pieces shows in the time of modification only, which counts there as well.
+// is too large to be read at every checkpoint, of pieces spread evenly over it. A change between the pieces
+// shows in the time of modification only, which counts there as well.
 //
 // Owner:     image/format. Header only; include it in .cc files only.
 // Callers:   the agent, when it lists mapped files, and ckpt-restart, when it checks them. No allocation.

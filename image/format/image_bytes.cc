@@ -113,7 +113,7 @@ Result<void> ImageBytes::read(void* to, uint64_t bytes, uint64_t offset, const c
   const uint64_t total = bytes_ / kBlockSize;
   std::byte tags[kBlockSize];
   for (uint64_t i = offset / kBlockSize, end = (offset + bytes) / kBlockSize; i < end;) {
-    // What lies in one group is together in the file, and its tags too.
+    // The blocks of a group are together in the file, and their tags too.
     const uint64_t group_end = (i / kBlocksOfGroup + 1) * kBlocksOfGroup, n = std::min(end, group_end) - i;
     const uint64_t at = sealed_block_offset(i), tags_at = sealed_tag_offset(i, total);
     if (!read_exactly(fd_, out, n * kBlockSize, at, &error)) return unreadable(path, at, error);

@@ -1,7 +1,8 @@
 // The bytes of an image, wherever they come from: the file itself, or what is encrypted in it.
 //
 // Owner:     image/format. Callers: readers, any thread; in the victim the agent, for header and trailer of
-//            images. Raw system calls, no allocation. What read() gives of an encrypted image is authentic.
+//            images. Raw system calls, no allocation. The bytes that read() gives of an encrypted image are
+//            authentic.
 #pragma once
 
 #include "base/result.h"

@@ -41,7 +41,7 @@ inline SavedFileName saved_file_name(uint64_t device, uint64_t inode, bool copy)
 }
 
 // A symbolic link beside the link to a file that nobody had open: it says by which name the file was known.
-// What it leads to is that name, behind one of two characters. Nobody follows it.
+// Its target is that name, behind one of two characters. Nobody follows it.
 inline constexpr std::string_view kSavedNameSuffix = ".name";
 inline constexpr char kSavedOneName = '1', kSavedManyNames = 'n';
 

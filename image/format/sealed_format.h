@@ -9,8 +9,8 @@
 //   nonce   SealedHeader::nonce (random, one for each file), then i as 8 bytes
 //   data    BlockFacts: what kind of file, of which run, and whether this is the last block
 // so that a block that is changed, moved, repeated, left out, or of another image is recognised, and a file
-// that was cut: its last block does not say that it is one. What lies between is random access as before:
-// block i and its tag are where i says.
+// that was cut: its last block does not say that it is one. Reading at random places stays possible: block i
+// and its tag are where i says.
 //
 // Owner:     image/format. Callers: the writing half (in the victim) and the reading half.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace ckpt {
 
-// In FileHeader::version's place. What is inside has kFormatVersion.
+// In FileHeader::version's place. The image inside has kFormatVersion.
 inline constexpr uint32_t kSealedVersion = 3;
 inline constexpr uint32_t kCipherXChaCha20Poly1305 = 1;
 inline constexpr uint64_t kBlocksOfGroup = 256;

@@ -3,7 +3,7 @@
 // Owner:     image/read. Callers: ckpt-restart, ckpt; ordinary C++.
 // Never:     trusts a byte: parse_meta() checks lengths, counts, order and references, so that what is
 //            in an ImageMeta can be used without further checks against the format. No string
-//            contains a NUL. What the values mean to the kernel is for the user of them to judge.
+//            contains a NUL. The user of the values judges what they mean to the kernel.
 #pragma once
 
 #include <span>

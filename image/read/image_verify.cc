@@ -87,7 +87,7 @@ bool same_bytes(const Extent& a, const ExtentEntry& b) {
          static_cast<uint32_t>(a.codec) == b.codec;
 }
 
-// Each of them is in the file once. What lies there and says something else of it stays in the list.
+// Each of them is in the file once. An extent at the same place with other facts stays in the list.
 void leave_out_repeated(std::vector<ExtentOfImage>& extents) {
   auto same = [](const ExtentOfImage& a, const ExtentOfImage& b) {
     return a.image == b.image && a.extent->same_place(*b.extent);

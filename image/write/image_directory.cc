@@ -73,7 +73,7 @@ bool chain_is_whole(int dir_fd, const uint8_t run_id[16], const ImageKey* key, I
 }
 
 // True when it was one and is gone: the header, if already written, must be of this run (nullptr: of any).
-// What was reserved but not written reads as zeros.
+// Space that was reserved but not written reads as zeros.
 bool remove_leftover(int dir_fd, const char* name, const uint8_t* run_id) {
   long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
   if (sys::failed(fd)) return false;
@@ -361,13 +361,13 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
       any = true;
   }
   if (!any) return pruned;
-  // What stays may have been written by another program, which has not made its name durable yet.
+  // An image that stays may have been written by another program, which has not made its name durable yet.
   if (long r = sys::call(__NR_fsync, dir_fd); sys::failed(r)) {
     return image_io_error("make durable (fsync of the directory), so that older ones may go,",
                           images[images.size() - 1].name, r);
   }
-  // An increment goes before its parent: at no instant is there one without. What can be removed is, also
-  // when something else cannot.
+  // An increment goes before its parent: at no instant is there one without. Each image that can be removed
+  // is removed, also when another one cannot be.
   Result<void> removed;
   for (size_t i = images.size(); i-- > 0;) {
     RunImage& image = images[i];

@@ -55,8 +55,8 @@ struct Pruned {
 // To be called after a commit. Of the complete images of this run the newest `keep` stay (0: all), and
 // every image that one of them is an increment to, or that is held. Incomplete ".ckpt" files are left alone
 // and not counted; increments whose parents are gone are not counted either. Each image is read once, two
-// blocks of it. What stays is durable, name and all, before the first goes. An error says that not all could
-// be removed: what stays is restorable, and the next call removes it.
+// blocks of it. The images that stay are durable, names and all, before the first goes. An error says that
+// not all could be removed: what stays is restorable, and the next call removes it.
 Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
                             const ImageKey* key = nullptr);
 

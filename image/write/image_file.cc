@@ -23,8 +23,8 @@ namespace {
 // Bytes. As much again as there is: what is too much is given back in the end, and that is not free.
 constexpr uint64_t kLeastReserved = 4ull << 20, kMostReserved = 64ull << 20;
 
-// What a process that was killed had given to the disk keeps its file locked until it is written: a program
-// that is restarted at once may come before that. False: the holder of the lock lives.
+// Writes that a killed process has given to the disk keep its file locked until they are done: a program that
+// is restarted at once may come before that. False: the holder of the lock lives.
 bool lock_soon(int fd) {
   constexpr int64_t kPatienceNs = 2'000'000'000;
   constexpr timespec kStep{0, 5'000'000};
@@ -94,7 +94,7 @@ Result<void> ImageFile::create(int dir_fd, const char* name, bool want_direct) {
   }
   struct statfs fs;
   const bool in_memory = !sys::failed(sys::call(__NR_fstatfs, fd_.get(), &fs)) && fs.f_type == TMPFS_MAGIC;
-  // What is reserved there is memory, and is filled with zeros.
+  // Reserved space there is memory, and is filled with zeros.
   reserving_ = direct_ && !in_memory;
   return {};
 }

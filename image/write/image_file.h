@@ -29,7 +29,7 @@ class ImageFile final : public ImageOutput {
   // Best effort: what the file system cannot give now, the write itself will report.
   void reserve_until(uint64_t bytes) override;
   // Cuts off what was reserved, syncs, renames to the final name, syncs the directory. On failure there is
-  // no file of the final name, or, with `replace`, the old or the new one, complete. What has that
+  // no file of the final name, or, with `replace`, the old or the new one, complete. A file that has that
   // name already is an error without `replace`.
   Result<void> publish(FileBackend& backend, uint64_t bytes, bool replace) override;
   // Removes the temporary file, if there is one.

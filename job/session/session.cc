@@ -36,7 +36,7 @@ bool has_stopped_child(int which, int pid) {
          child.si_pid != 0;
 }
 
-// What the program would be told by wait(2) is looked at, not taken.
+// Ends and stops of children that wait(2) would report to the program are looked at, not taken.
 Result<void> list_unreported(Arena& arena, ArenaVector<int32_t>& pids) {
   if (!has_stopped_child(P_ALL, 0)) return {};
   constexpr size_t kRoom =

@@ -55,7 +55,7 @@ long refill_pipe(const BackDescriptorOp& op, const std::byte* data) {
   return 0;
 }
 
-// One message, or bytes of a stream.
+// Sends one message, or bytes of a stream, once more.
 long send_again(const BackDescriptorOp& op, const std::byte* data) {
   constexpr int kLongestWait = 2000;  // ms, of the kernel for its own loopback
   int room = 0;
@@ -100,7 +100,7 @@ long set_foreground(int group) {
 
 }  // namespace
 
-// What may fail is tried before the commit.
+// Steps that may fail are tried before the commit.
 Result<void> BackRun::check_channels() {
   if (!gate_.is_open()) return {};
   opened_ = static_cast<OpenedConnection*>(

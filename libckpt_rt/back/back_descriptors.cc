@@ -44,8 +44,8 @@ long set_timer(const BackDescriptorOp& op, const std::byte* data) {
 }
 }  // namespace
 
-// The program may have lowered its limit since. What cannot be raised again must be known before there is no
-// way back.
+// The program may have lowered its limit since. A limit that cannot be raised again must be known before
+// there is no way back.
 Result<void> BackRun::check_descriptor_limit() {
   for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {
     const auto kind = static_cast<BackDescriptor>(op.kind);
@@ -205,8 +205,8 @@ void BackRun::change_on_thread(void* self) {
     run.descriptor_at_ = static_cast<uint64_t>(op.fd);
     break;
   }
-  // All that was sent has arrived before the first barrier, and draining has gone on until then. What came
-  // last is taken out here, in the second part.
+  // All that was sent has arrived before the first barrier, and draining has gone on until then. Bytes that
+  // came last are taken out here, in the second part.
   if (run.part_ == 1) run.drain_all();
   for (uint32_t i = 0; run.part_ == 0 && i < run.head_.received; ++i) sys::call(__NR_close, run.received_[i]);
 }
@@ -265,7 +265,7 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
         if (sys::call(__NR_read, op.a, scratch, part) <= 0) break;
       }
       set_pipe_size(op);
-      // What does not fit is an error: nobody would ever read, for all threads are parked.
+      // Bytes that do not fit are an error: nobody would ever read them, for all threads are parked.
       const long status = sys::call(__NR_fcntl, op.fd, F_GETFL, 0L);
       sys::call(__NR_fcntl, op.fd, F_SETFL, status | O_NONBLOCK);
       for (uint64_t done = 0; done < op.bytes && r >= 0;) {

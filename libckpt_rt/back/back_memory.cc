@@ -103,7 +103,7 @@ uint64_t BackRun::unwritable_end(uint64_t address) const {
   return 0;
 }
 
-// What was made writable for the fills.
+// Memory that was made writable for the fills gets its protection again.
 void BackRun::protect_again() {
   for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
     if (op.kind != static_cast<uint32_t>(BackMemory::kWritable)) continue;

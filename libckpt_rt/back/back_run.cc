@@ -173,7 +173,7 @@ Result<void> BackRun::prepare() {
       watch_ = nullptr;
     }
   }
-  // What the image wants to map must not be ours.
+  // Addresses that the image wants to map must not be ours.
   if (watch_ != nullptr) watch_->spare.release();
   cost_.watched = watch_ != nullptr ? 1 : 0;
   if (!arena_.reserve(kListBytes, kNear)) return no_room();

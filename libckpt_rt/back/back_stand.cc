@@ -49,7 +49,7 @@ Result<void> BackRun::stand() {
     stop_state.threads = stopped->first;
     stop_state.leader_exited = stopped->leader_exited;
     if (critical_section::none_inside()) {
-      // What follows replaces the memory in which it is noted.
+      // The steps that follow replace the memory in which the urgency is noted.
       stop_state.world.end_urgency();
       break;
     }

@@ -115,7 +115,7 @@ struct RobustListHead {
 #define MADV_POPULATE_READ 22  // Linux 5.14
 #endif
 
-// What is not mapped any more, or may not be read, is left alone.
+// A page that is not mapped any more, or may not be read, is left alone.
 void load_page(uint64_t word) {
   sys::call(__NR_madvise, word & ~(kPageSize - 1), kPageSize, long{MADV_POPULATE_READ});
 }

@@ -11,7 +11,7 @@
 //   - words of threads that are about to exit (note_exit); those of all stopped threads are in their slots;
 //   - the mutexes that stopped threads hold or are taking: their robust lists;
 //   - the words of futex calls that stopped threads are in, or about to enter.
-// What remains is a PI mutex that another process made, in shared memory, and that is not contended at
+// A case that remains: a PI mutex that another process made, in shared memory, and that is not contended at
 // the stop: a thread that takes it writes the word from user space first, and so makes the page writable.
 //
 // Ahead of the stop (arming.h) only what was noted is known, and it is known in time: the agent names the

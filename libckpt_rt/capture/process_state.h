@@ -64,7 +64,7 @@ struct ProcessFacts {
 
 // Both of the calling thread.
 uint32_t count_seccomp_filters();
-// Asked without a call that a filter may punish. What cannot be told counts as one.
+// Asked without a call that a filter may punish. True also where the kernel does not tell.
 bool is_filtered();
 
 // Texts of /proc that the stop reads. The files are opened ahead of the stop: opening is most of their price.

@@ -111,7 +111,7 @@ bool timers_name_thread(const ProcessTimers& timers, int tid) {
 
 namespace {
 
-// What is left only falls, but when the timer expires.
+// The time left only falls, except when the timer expires.
 bool expired_between(int64_t before_ns, int64_t after_ns) {
   return before_ns != 0 && (after_ns == 0 || after_ns > before_ns);
 }

@@ -222,7 +222,8 @@ Result<void> Attempt::get_ready(const OtherThreads& others) {
   capture.others = others;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   if (!capture.threads.reserve(threads + 16)) return no_memory("the list of threads");
-  // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
+  // Room for what the stop adds to the lists: a page that is touched for the first time costs a microsecond
+  // or two.
   constexpr size_t kAlways = 512 << 10, kThread = 1 << 10, kDescriptor = 512, kMost = 64 << 20;  // bytes
   space.arena().populate(std::min(kMost, kAlways + threads * kThread +
                                              capture.descriptors.descriptor_count() * kDescriptor +

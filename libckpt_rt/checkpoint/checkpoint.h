@@ -55,7 +55,7 @@ struct CheckpointMethod {
 };
 CheckpointMethod choose_method(const Settings& settings, Error* why_not_realtime);
 
-// What is said of an image, or of a job's checkpoint, that is durable and that no restart can use.
+// The error for an image, or a job's checkpoint, that is durable and that no restart can use.
 inline Error not_restartable(const char* image, const char* why) {
   return make_error(ExitCode::kNotRestartable, 0, "{} is durable, but cannot be restarted: {}", image, why);
 }

@@ -237,7 +237,7 @@ Result<void> Preparation::begin() {
   if (mail_bytes.load(std::memory_order_relaxed) != 0) mail_bytes.store(0, std::memory_order_relaxed);
   for (uint32_t round = 0; round < kMostRounds; ++round) {
     if (prepares) CKPT_TRY(prepare_once(asked_));
-    // Whoever is alone has nobody to write to.
+    // A process that is alone has nobody to write to.
     if (session == nullptr) return {};
     const std::span<const std::byte> posts(outgoing, prepares ? outgoing_bytes : 0);
     if (!session->in_rounds) {

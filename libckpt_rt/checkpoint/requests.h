@@ -41,7 +41,7 @@ struct Queue {
   OwnRequest* answering = nullptr;  // the request being served; in an image: the one it was taken for
 };
 extern Queue queue;
-// What a child looks at.
+// The part that a child looks at.
 struct AgentWords {
   uint32_t count = 0;  // of requests in the ring
   bool running = false;

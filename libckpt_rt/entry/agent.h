@@ -5,8 +5,8 @@
 // Callers:   begin_absence(), end_absence(): any thread of the program.
 //            request(): the signal handler, or any thread with all signals blocked (the agent inherits
 //            the mask of the thread that starts it).
-// Requests queue up in a small ring. What does not fit, or finds no thread to serve it, is counted as
-// failed with its reason; the asker is not told, it times out.
+// Requests queue up in a small ring. A request that does not fit, or finds no thread to serve it, is counted
+// as failed with its reason; the asker is not told, it times out.
 #pragma once
 
 #include "libckpt_rt/checkpoint/requests.h"

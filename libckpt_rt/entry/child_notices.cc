@@ -34,7 +34,7 @@ bool may_be_stopped(int pid) {
 
 constexpr int kMostLooks = 1000;
 
-// What waits for SIGCHLD, for a millisecond, is told.
+// Takes a SIGCHLD that is pending, or comes within a millisecond.
 bool is_told(siginfo_t& told) {
   const uint64_t child = 1ull << (SIGCHLD - 1);
   constexpr timespec kEach{0, 1'000'000};

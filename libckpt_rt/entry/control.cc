@@ -274,7 +274,7 @@ void answer_back(Answer& answer, int fd) {
   Result<BackCost> result = Error{};
   bool answered = false;
   {
-    // What it has mapped is gone when the asker hears of it.
+    // The run's own mappings are gone when the asker hears of its end.
     BackRun run(fd);
     result = run.run();
     answered = run.answered();

@@ -101,7 +101,7 @@ bool move_stopped(const StopWorld::Stopped& stopped) {
   own_signal.number = wanted;
   hooks::own_handler.store(ours.handler, std::memory_order_relaxed);
   hooks::checkpoint_signal.store(wanted, std::memory_order_relaxed);
-  // What asked us until now. All its signals are blocked here.
+  // Requests that came by the former signal. All its signals are blocked here.
   const uint64_t set = signal_bit(old);
   const timespec kNow{0, 0};
   siginfo_t info;

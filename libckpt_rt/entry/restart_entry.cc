@@ -258,8 +258,8 @@ void release_all() {
     child_notices::continue_again(saved_process.continued);
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
     wait_for_job();
-    // From a parent (child_notices::continue_again). What continues a process that stopped early is the
-    // program's.
+    // The SIGCONT of a parent (child_notices::continue_again). The SIGCONT that continues a process that
+    // stopped early is the program's.
     if (!is_stopped(RestartStopped::kEarly)) child_notices::drop_pending(SIGCONT);
   }
   directory_notices::take_again();

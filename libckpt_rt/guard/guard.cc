@@ -226,7 +226,7 @@ void reset(bool memory_stays) {
 Handler::Handler(ucontext_t* frame) : frame_(frame), record_(record_of(frame)) {
   if (record_ == nullptr) return;
   selector_ = record_->selector.exchange(kLetThrough, std::memory_order_relaxed);
-  // What follows may have to write to the program's stack.
+  // The steps that follow may have to write to the program's stack.
   unblock(bit(window.faults.signal));
   back_out(*record_, frame);
 }

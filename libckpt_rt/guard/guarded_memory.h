@@ -1,5 +1,5 @@
 // Write protection of the program's memory whose faults are handled by the threads that write, under the
-// guard (guard.h). What protects is one class each: InThreadMemory (in_thread_memory.h) by userfaultfd,
+// guard (guard.h). Each way to protect is a class: InThreadMemory (in_thread_memory.h) by userfaultfd,
 // MprotectMemory (mprotect_memory.h) by mprotect.
 //
 // mprotect protects in the stop, in-thread ahead of it where the kernel protects holes (Linux 6.4). From the

@@ -12,7 +12,7 @@ namespace ckpt::guard {
 Verdict special_outputs(long nr, const long* args, Outputs& out);
 
 // The call writes to a file of /proc: it may be the memory of a process, of this one too, where the kernel
-// writes whatever is protected. What the file is called does not tell which process it is of.
+// writes whatever is protected. The file's name does not tell which process it is of.
 bool writes_to_proc(long nr, const long* args);
 
 }  // namespace ckpt::guard

@@ -37,8 +37,8 @@
 // Signals without a handler never end these calls by themselves: ignored ones are dropped at delivery,
 // stop signals stop the thread in begin .. enter and the call is entered after SIGCONT, fatal ones kill.
 // Handlers that have no slot (all in use, or installed by a system call instruction of the program's
-// own): the pending signals are looked at here; one that will run such a handler leaves -EINTR. What
-// remains for those alone is case 3.
+// own): the pending signals are looked at here; one that will run such a handler leaves -EINTR. For those
+// handlers alone case 3 remains.
 //
 // Calls that replace the signal mask (ppoll, pselect, epoll_pwait, sigsuspend)
 // -----------------------------------------------------------------------------

@@ -164,8 +164,8 @@ class Arming {
   // Segments that were kUnsettled at renew(): where the stop asks the kernel.
   ArenaVector<AddrRange> suspects_;
   bool suspect_all_ = false;
-  // What removed() was told of memory that is in no segment: it may be about to get some, and the kernel
-  // takes its pages away at any time after the event.
+  // Ranges in no segment that removed() was told of: they may be about to get segments, and the kernel takes
+  // their pages away at any time after the event.
   static constexpr size_t kMostEarly = 8192;
   ArenaVector<AddrRange> early_;
   bool early_overflow_ = false;

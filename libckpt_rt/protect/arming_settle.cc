@@ -27,14 +27,14 @@ Error cannot_protect(AddrRange r, long error) {
 Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open,
                             ArenaVector<AddrRange>& eager) {
   CKPT_TRY(settle_suspects());
-  // What faults and events have left.
+  // Segments that faults and events have left.
   if (!written_.append(unsettled_.data(), unsettled_.size())) return no_memory_for_segments();
   std::sort(written_.begin(), written_.end());
   // Written first, and unsettled later: it is in both lists.
   written_.truncate(static_cast<size_t>(std::unique(written_.begin(), written_.end()) - written_.begin()));
   const size_t known = unsettled_.size();
   CKPT_TRY(settle_written(map, open, eager));
-  // What was found on the way.
+  // Segments that were found on the way.
   written_.clear();
   if (!written_.append(unsettled_.data() + known, unsettled_.size() - known)) return no_memory_for_segments();
   std::sort(written_.begin(), written_.end());

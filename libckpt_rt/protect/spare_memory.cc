@@ -36,7 +36,7 @@ void SpareMemory::give(Use use, Block block) {
   unmap(place.range);
   block.touched.end = std::min(block.touched.start + kMostTouched, block.touched.end.page_up());
   const AddrRange rest{block.touched.end, block.range.end};
-  // What is locked in memory (mlockall) keeps its pages, and with them what is in them.
+  // Memory that is locked (mlockall) keeps its pages, and with them their contents.
   const bool emptied =
       rest.empty() || sys::call(__NR_madvise, rest.start.value, rest.size(), MADV_DONTNEED) == 0;
   if (!emptied) unmap(block.range);

@@ -33,8 +33,8 @@ class SpareMemory {
 
   // A block of `least` to `most` bytes becomes the caller's; one of another size is unmapped.
   Block take(Use use, uint64_t least, uint64_t most);
-  // What the block holds stays, but for pages behind the first kMostTouched bytes of `touched`, which read as
-  // zeros again. A block that the kernel does not take them from is unmapped.
+  // The contents of the block stay, but for pages behind the first kMostTouched bytes of `touched`, which
+  // read as zeros again. A block that the kernel does not take them from is unmapped.
   void give(Use use, Block block);
   // Zeros in what the lists have left: best when the checkpoint has been answered. take() sees to it else.
   void clean();

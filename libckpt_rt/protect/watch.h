@@ -2,8 +2,8 @@
 // the thread that serves it, the table of segments, and the image that an increment would build on.
 //
 // With increments (CKPT_INCREMENTS) a watch is kept between checkpoints, and with it two threads of ours: the
-// one that serves faults and the agent, whose descriptor table the userfaultfd is in. What is not written
-// stays protected; a write costs one fault for a segment. Without increments nothing is kept.
+// one that serves faults and the agent, whose descriptor table the userfaultfd is in. Memory that is not
+// written stays protected; a write costs one fault for a segment. Without increments nothing is kept.
 //
 // Owner:     the checkpoint under way; between checkpoints the library.
 // Callers:   the agent.

@@ -194,8 +194,8 @@ void WriteProtection::begin_serving(Served served) {
 }
 
 void WriteProtection::end_serving() {
-  // Serve what was read and put aside: the serving thread would not hear of it. What is still queued wakes it
-  // from poll().
+  // Serve what was read and put aside: the serving thread would not hear of it. Events that are still queued
+  // wake it from poll().
   read_messages();
   while (serve_backlog() || serve_releases()) {
   }
@@ -346,7 +346,7 @@ void WriteProtection::handle_events() {
       }
     }
     while (wanted_.load(std::memory_order_relaxed) != 0) futex_wait(wanted_, 1);
-    // What was read has been acted on, here or by the agent, and nothing was queued.
+    // The events that were read have been acted on, here or by the agent, and nothing was queued.
     pollfd fds[2] = {{uffd_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
     sys::call(__NR_poll, fds, 2, -1);
     stopping = (fds[1].revents & POLLIN) != 0;

@@ -7,8 +7,8 @@
 //
 // Registration is what makes the copy trustworthy: only mappings that were registered with this
 // userfaultfd accept unprotect(). Memory that was unmapped, mapped over, or moved by mremap has lost the
-// registration (UFFD_FEATURE_EVENT_REMAP is not asked for). What is mapped at its place fails with ENOENT.
-// Where nothing is mapped the kernel passes over the hole without a word
+// registration (UFFD_FEATURE_EVENT_REMAP is not asked for). For memory mapped afterwards at the same place
+// unprotect() fails with ENOENT. Where nothing is mapped the kernel passes over the hole without a word
 // (UserfaultfdTest.UnprotectingPassesOverAHole): there unprotect() proves nothing. Where success is the only
 // proof, unprotect_many() therefore looks a second time: is all of the range mapped, and does it accept
 // unprotect() once more? Memory that fills the hole in between is not registered, and fails.

@@ -21,7 +21,7 @@ struct StopState {
 };
 
 extern StopState stop_state;
-// What was pending when they stood: apart, as it is large, and used in a stop only.
+// The signals that were pending when the threads stood: apart, as the list is large, and used in a stop only.
 extern PendingSignals pending_at_stop;
 
 }  // namespace ckpt

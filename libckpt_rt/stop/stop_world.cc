@@ -156,7 +156,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
       return fail(ExitCode::kUnavailable, 0, 0,
                   "/proc belongs to another pid namespace; mount one for this namespace");
     }
-    // Which of the listed threads have arrived? What arrives later shows in the next round.
+    // Which of the listed threads have arrived? A thread that arrives later shows in the next round.
     if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) {
       return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
     }

@@ -33,9 +33,9 @@
 //
 // Threads that do not take the signal:
 //   - Threads inside libc that block every signal for a moment (creation, exit, posix_spawn) take it
-//     when they are through. One of them may wait for a lock of libc that a thread which we have
-//     already stopped holds: it would never be through. Then all are released, the one that waited is
-//     awaited, and the stop begins again.
+//     when they are through. Such a thread may wait for a lock of libc that a thread which we have already
+//     stopped holds: it would never be through. Then all are released, the one that waited is awaited, and
+//     the stop begins again.
 //   - libc's own helper threads (SIGEV_THREAD timers) block every signal but SIGCANCEL and SIGSETXID,
 //     which no program can block. They are stopped by SIGSETXID, whose action is ours meanwhile.
 //
@@ -71,8 +71,8 @@
 // is pending there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd),
 // which is too dear for many. So each thread notes what is pending when it arrives, and looks again when it
 // leaves. If nothing is new, nothing was missed. A new signal may have come after the stop, but nobody can
-// tell: the checkpoint is taken again, and from then on the stop looks at every thread. What is pending on
-// the process is always looked at when all have arrived.
+// tell: the checkpoint is taken again, and from then on the stop looks at every thread. Signals that are
+// pending on the process are always looked at when all have arrived.
 #pragma once
 
 #include <errno.h>

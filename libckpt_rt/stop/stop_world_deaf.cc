@@ -60,7 +60,7 @@ bool StopWorld::borrow_libc_signal() {
 void StopWorld::return_libc_signal() {
   // Not back to the default action: a signal of ours that is still queued would end the program.
   if (!borrowed_ || libc_action_.handler <= 1) return;
-  // What libc has put there meanwhile is newer than what it had.
+  // An action that libc has put there meanwhile is newer than the one it had.
   if (libc_signal_is_ours()) kernel_sigaction(kSetxidSignal, &libc_action_, nullptr);
   borrowed_ = false;
 }

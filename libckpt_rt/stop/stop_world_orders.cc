@@ -39,7 +39,7 @@ void StopWorld::await(ThreadSlot& slot) {
 
 namespace {
 
-// What the kernel sends to a thread that writes.
+// The signals that the kernel sends to a thread that writes.
 constexpr uint64_t kOfWriters = 1ull << (SIGXFSZ - 1) | 1ull << (SIGPIPE - 1);
 
 // False: not known which are. The agent's own: SIGXFSZ, where the image met the program's limit

@@ -117,8 +117,8 @@ Result<void> ChannelBuilder::connect_far() {
   return exchange_queues(made);
 }
 
-// Somebody who has connected, and has not said yet who he is. What he says stays in the socket until he is
-// known: he may be somebody who calls the program.
+// A peer that has connected and has not sent its hello yet. Its bytes stay in the socket until it is known:
+// the peer may be a client of the program.
 struct ChannelBuilder::Caller {
   ScopedFd fd;
   int listener = -1;

@@ -279,8 +279,8 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
       continue;
     }
     if (mutual != nullptr && m.sender == mutual->name) {
-      // Two that are connected to each other take as much as they have room for, others eleven messages. What
-      // others have sent came before: from then on they may not.
+      // Two that are connected to each other take as much as they have room for, others eleven messages.
+      // Messages of others came before: from then on others may not send.
       if (!std::exchange(joined, true)) {
         if (!connect_name(*mutual, to.fd, mutual->name) || !connect_name(to, mutual->fd, to.name))
           return cannot_make(to);

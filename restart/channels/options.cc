@@ -61,9 +61,10 @@ int recorded_int(const ParsedOpenFile& file, int level, int name) {
 
 bool is_on(const ParsedOpenFile& file, int level, int name) { return recorded_int(file, level, name) != 0; }
 
-// What waited in the other end was sent without delay (send_messages), and TCP_NODELAY is recorded only where
-// it was on. In the stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY.
-// Members that look at the same socket after that find it so; the first to do it has looked before.
+// The bytes that wait in the other end were sent without delay (send_messages), and TCP_NODELAY is recorded
+// only where it was on. In the stop a member makes the sender send what it holds back: no TCP_CORK, and
+// TCP_NODELAY. Members that look at the same socket after that find it so; the first to do it has looked
+// before.
 void set_what_holds_back(int fd, const ChannelSocket& s, Unset& unset) {
   int cork = is_on(*s.file, IPPROTO_TCP, TCP_CORK), no_delay = is_on(*s.file, IPPROTO_TCP, TCP_NODELAY);
   for (const ParsedOpenFile* other : s.also) {

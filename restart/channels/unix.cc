@@ -90,7 +90,8 @@ Result<void> ChannelBuilder::connect_unix() {
       made_as(listener, listener.listens_as, [&] { return listen(listener.fd, listener.listens_with); });
     }
     listen_for(*s, {listener.fd, listener.listens_with, &listener.listens_as});
-    // Which of the processes that have it had connected it nobody can see before it is accepted.
+    // Before the connection is accepted, nobody can see which of the processes that have the socket had
+    // connected it.
     const int room_in = std::exchange(listener.has_waiting, true) ? -1 : listener.fd;
     if (!connect_at_once(*s, s->fd, listener, listener.name, process_of(*s), room_in)) {
       say("{}: the connection that waits to be accepted cannot be made again ({})", describe(*s),
@@ -184,7 +185,7 @@ void ChannelBuilder::say_maker(const ChannelSocket& s, const ucred& who, int err
       describe(s), who.pid, errno_name(error));
 }
 
-// What a client is told of the other end is who listens there when it connects.
+// A client is told, as its peer, the process that listens there when it connects (SO_PEERCRED).
 void ChannelBuilder::listen_for(const ChannelSocket& client, const Listener& listener) {
   if (client.made_by.pid == 0 || is_same(client.made_by, *listener.listens_as)) return;
   made_as(client, client.made_by, [&] { return listen(listener.fd, listener.backlog); });
@@ -193,7 +194,7 @@ void ChannelBuilder::listen_for(const ChannelSocket& client, const Listener& lis
 
 // Both ends, as one call of socketpair(2) by the process that had made them.
 Result<std::pair<ScopedFd, ScopedFd>> ChannelBuilder::make_pair(const ChannelSocket& s) {
-  // Who is outside of the job may be there, and is not at the other end any more.
+  // A process outside of the job that had made the pair may live still, but is not at the other end any more.
   const ucred who = s.has(kLinkOutside) ? ucred{} : s.made_by;
   const CallAs made = call_as(who, [&](std::array<int, 2>& pair) {
     return socketpair(s.detail.domain, s.detail.type | SOCK_CLOEXEC, s.detail.protocol, pair.data());
@@ -245,8 +246,8 @@ Result<ChannelBuilder::Listener> ChannelBuilder::listener_at(const ChannelSocket
   return Listener{*up, kRoomForOne, &helper.listens_as};
 }
 
-// client gets connected to `at`; the accepted end is returned. Who connects, and who listens there meanwhile,
-// is what the ends are told of each other.
+// client gets connected to `at`; the accepted end is returned. The ends are told of each other which process
+// connected, and which one listened then (SO_PEERCRED).
 Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketName& at, bool make_client,
                                             const ucred& connects) {
   auto listener = listener_at(client, at);

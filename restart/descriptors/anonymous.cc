@@ -18,8 +18,8 @@
 #include "restart/descriptors/builder.h"
 #include "restart/restorer/clone.h"
 
-// What has no file behind it: eventfd, timerfd, signalfd, epoll, pidfd, and the stand-in for all that
-// cannot be saved.
+// Open files without a file behind them: eventfd, timerfd, signalfd, epoll, pidfd, and the stand-in for all
+// that cannot be saved.
 
 namespace ckpt {
 namespace {

@@ -120,7 +120,7 @@ Result<void> DescriptorBuilder::put_back_changes() {
   return {};
 }
 
-// What was appended is left to cut_grown_files().
+// Appended bytes are left to cut_grown_files().
 Result<void> DescriptorBuilder::put_back(const ParsedOpenFile& file, const std::string& path) {
   const auto& r = file.record;
   struct stat st {};

@@ -106,7 +106,7 @@ Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file
   auto again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
   if (!again) return again;
   put_attributes(file, object);
-  // What is not ours to give away stays ours.
+  // If we may not give the file away, it stays ours.
   if ((r.flags & kOpenFileOwner) != 0)
     (void)!fchown(object, static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32));
   const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};

@@ -57,8 +57,8 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     const auto it = options.inherited->find(file.record.id);
     return it == options.inherited->end() ? nullptr : &it->second;
   };
-  // What others have as well has been opened for all of them; opened once more it would break a lease that
-  // one of them has taken by now.
+  // A file that other members have as well has been opened for all of them; opened once more it would break a
+  // lease that one of them has taken by now.
   for (const auto& file : meta.open_files) {
     if (inherited(file) == nullptr) CKPT_TRY(builder.check(file));
   }
@@ -267,7 +267,7 @@ Result<void> DescriptorBuilder::connect_sockets_but(const std::map<uint64_t, int
   return channels_.connect();
 }
 
-// What waits in a socket may be a descriptor, also of a file that has no number of its own.
+// A message that waits in a socket may carry a descriptor, also of a file that has no number of its own.
 Result<void> DescriptorBuilder::fill_sockets() {
   return channels_.fill([this](int, uint32_t id) -> Result<int> {
     if (int socket = channels_.find(0, id); socket >= 0) return socket;

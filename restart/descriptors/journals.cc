@@ -11,10 +11,10 @@
 #include "base/named_points.h"
 #include "restart/descriptors/builder.h"
 
-// Journals of SQLite databases, which nobody needs to have open. Whoever begins to use a database puts back
-// what its journal holds, by the journal's name alone. A program that was killed leaves one, of later: the
-// database would go back to the checkpoint, and then half way forward again. And a process that was about to
-// remove its journal, closed already, needs one to remove.
+// Journals of SQLite databases, which nobody needs to have open. A process that begins to use a database puts
+// back what its journal holds, by the journal's name alone. A program that was killed leaves one, of later:
+// the database would go back to the checkpoint, and then half way forward again. And a process that was about
+// to remove its journal, closed already, needs one to remove.
 
 namespace ckpt {
 namespace {

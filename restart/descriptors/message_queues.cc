@@ -32,7 +32,7 @@ ScopedFd open_queue(const std::string& name, int flags, mode_t mode = 0, mq_attr
   return ScopedFd(static_cast<int>(syscall(SYS_mq_open, name.c_str(), flags | O_CLOEXEC, mode, attributes)));
 }
 
-// What images of older builds do not say is 0.
+// Attributes that images of older builds do not have are 0.
 mq_attr attributes_of(const ParsedOpenFile& file) {
   mq_attr attributes{};
   attributes.mq_maxmsg = static_cast<long>(file.record.value >> 32);
@@ -97,7 +97,7 @@ Result<ScopedFd> DescriptorBuilder::make_message_queue(const ParsedOpenFile& fil
                       file.path, errno_name(errno));
   }
   if (removed) syscall(SYS_mq_unlink, name.c_str());
-  // What is not ours to give away stays ours.
+  // If we may not give the queue away, it stays ours.
   const ProcessRecord& p = meta_.process.record;
   (void)!fchown(queue.get(), p.uid[1], p.gid[1]);
   fchmod(queue.get(), mode);

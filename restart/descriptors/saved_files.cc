@@ -66,7 +66,7 @@ bool DescriptorBuilder::is_saved(const ParsedOpenFile& file) const {
   return stat(path.c_str(), &st) != 0 && (has_contents(file) || !saved_copy(file).empty());
 }
 
-// A directory that is open, and has been removed since. What the program still knows to be in it is gone as
+// A directory that is open, and has been removed since. The files that the program knows in it are gone as
 // well.
 bool DescriptorBuilder::is_lost_directory(const ParsedOpenFile& file) const {
   struct stat st;
@@ -84,8 +84,8 @@ bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file) {
   const bool sized = ftruncate(fd, static_cast<off_t>(r.size)) == 0;
   points::at("restart.filling");
   const bool made = sized && fill(file, fd).ok() && futimens(fd, times) == 0;
-  // What is not ours to give away stays ours. The mode comes last: a program that runs as its owner must
-  // never be that of another.
+  // If we may not give the file away, it stays ours. The mode comes last: a set-user-ID bit must never make
+  // the file run as another user than the saved owner.
   const bool has_owner = (r.flags & kOpenFileOwner) != 0;
   const bool is_theirs =
       has_owner && fchown(fd, static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32)) == 0;
@@ -111,7 +111,7 @@ Result<void> DescriptorBuilder::put_back_files() {
     const std::string path(file.path), link = saved_link(file), copy = saved_copy(file);
     struct stat st;
     if (lstat(path.c_str(), &st) == 0) {
-      // What the program only reads may have been replaced for it to read.
+      // A file that the program only reads may have been replaced for it to read.
       if (!link.empty() && is_writable(file.record)) {
         auto aside = take_name_back({link, path, options_.image_directory, options_.sequence,
                                      options_.taken_ns, (file.record.flags & kOpenFileOneName) != 0},

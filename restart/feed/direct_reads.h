@@ -1,5 +1,5 @@
-// Several reads past the page cache at once, by one thread, with one system call (io_submit(2)). One after
-// the other, parts of a file that do not follow each other would cost the disk's latency each.
+// Several reads past the page cache at once, by one thread, with one system call (io_submit(2)). Read one
+// after the other, parts of a file that do not follow each other would cost the disk's latency each.
 //
 // Owner:     restart. Each object is one thread's.
 // Callers:   StoredBytes.

@@ -34,7 +34,8 @@ class WorkingFds {
   // at such a number by chance. homes: the lowest number of each open file of the image, by id.
   Result<void> hold_numbers(std::span<const int> numbers, std::map<uint32_t, int> homes);
   // Moves fd to the number where the open file will be in the end, which costs none of ours; up where it has
-  // none, or numbers are not held. What is at home is not the caller's to close: is_working() tells.
+  // none, or numbers are not held. The caller must not close a descriptor that is at its home number:
+  // is_working() tells.
   Result<int> park_at_home(ScopedFd fd, uint32_t open_file, const char* what);
 
   // Objects that mappings and descriptors share (memfds, files without a name): whoever creates one

@@ -125,8 +125,8 @@ class Tree {
                       errno_name(e));
   }
 
-  // What its parent gets at its end (clone(2)). Who loses his parent, as one that is adopted does, sends
-  // SIGCHLD from then on.
+  // The signal that its parent gets at its end (clone(2)). A process whose parent has ended, such as an
+  // adopted one, sends SIGCHLD from then on.
   int exit_signal(int i) const {
     const Birth& b = birth(i);
     return b.member >= 0 && b.parent != kPlanter && b.adopter == kNobody ? job_.member(b).exit_signal

@@ -208,11 +208,12 @@ class Gatherer {
         const auto group = group_of_.find(self);
         if (is_socket(f)) continue;  // the channel builder's
         const bool of_object = has_object(f) && objects.count(f.record.object) != 0;
-        // What is about a process is made when all processes are there, by each that had it.
+        // A file about a process (a pidfd, /proc/PID) is made when all processes are there, by each that had
+        // it.
         const bool about_process = kind_of(f) == OpenFileKind::kPidFd || is_of_process(f);
         const bool shared = group != group_of_.end() && !about_process;
         if (shared && !done.insert(group->second).second) continue;
-        // What is ckpt-restart's own each takes for itself.
+        // Each process takes the files of ckpt-restart itself on its own.
         const bool terminal = own_terminal(m, f).has_value();
         const bool wanted = !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
                             (shared || of_object || terminal || in_flight.count(self) != 0);

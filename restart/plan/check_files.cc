@@ -93,7 +93,7 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ, const ReturningF
     if (errno == ENOENT && (returning.count(path) != 0 || can_be_made_again(m))) return {};
     const int error = errno;
     struct stat st;
-    // What is in it cannot be seen: its size, and its time where that is known, have to do.
+    // The contents cannot be seen: the file's size, and its time where that is known, have to do.
     const MappingRecord& r = m.record;
     if (opens_later(path, error, st) &&
         (may_differ || (r.object_size == static_cast<uint64_t>(st.st_size) &&

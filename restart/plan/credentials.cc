@@ -49,7 +49,8 @@ void plan_limits(const ImageMeta& meta, RestorerArgs& args, ReportChannel& repor
     uint64_t soft = meta.limits.soft[i], hard = meta.limits.hard[i];
     rlimit64 now{};
     if (sys::failed(sys::call(__NR_prlimit64, 0L, i, 0L, &now))) continue;
-    // What the program was allowed, its restart is: both limits rise now and fall in the restorer.
+    // The restarted program is allowed what it was allowed before: both limits rise now and fall in the
+    // restorer.
     rlimit64 raised{std::max<uint64_t>(now.rlim_cur, soft), std::max<uint64_t>(now.rlim_max, hard)};
     if (sys::failed(sys::call(__NR_prlimit64, 0L, i, &raised, 0L))) {
       if (soft > now.rlim_max) {

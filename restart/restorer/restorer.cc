@@ -273,8 +273,8 @@ void finish_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes
   }
 }
 
-// From here on a page that is missing is the loader's business. What it must bring before anything else of
-// the program runs is there when it has answered.
+// From here on a page that is missing is the loader's business. The pages that it must bring before anything
+// else of the program runs are there when it has answered.
 void register_lazy(const RestorerArgs& a) {
   int64_t page_in = -1;
   for (uint64_t i = 0; i < a.lazy_count; ++i) {

@@ -175,8 +175,8 @@ struct RestorerArgs {
   uint32_t personality;
   uint64_t parent_death_signal;  // of a job, whose parents come back; 0 none
 
-  // Credentials, when we may change them. What the library needs stays until it has made the threads: it sets
-  // RestartArgs' capabilities on each of them.
+  // Credentials, when we may change them. Capabilities that the library needs stay until it has made the
+  // threads: it sets RestartArgs' capabilities on each of them.
   uint32_t change_ids;  // 1: set uid, gid and groups
   // 1: keep only those of the program and extra_capabilities, over a change of users too
   uint32_t change_capabilities;

@@ -69,8 +69,8 @@ void wait_until_stopped(std::span<const int> pids) {
   }
 }
 
-// Is the program to get a signal that the kernel sent to us? What the terminal sends goes to its whole
-// process group: the program has it already, unless it is elsewhere.
+// Is the program to get a signal that the kernel sent to us? A signal of the terminal goes to its whole
+// foreground process group: the program has it already, unless it is in a session of its own.
 bool Supervisor::passes_on_from_kernel(int signal) const {
   return place_ == JobPlace::kOwnSession && (signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP);
 }

@@ -37,8 +37,8 @@ class Counter final : public CopyListener {
   std::vector<Copy>& copies_;
 };
 
-// One thread submits, one settles some of the copies early, the device works. Whoever completes a copy
-// changes its source at once: the bytes in the buffer must be those of before.
+// One thread submits, one settles some of the copies early, the device works. The thread that completes a
+// copy changes its source at once: the bytes in the buffer must be those of before.
 void run_threads(const DmaSettings& settings, uint32_t seed) {
   constexpr size_t kCopies = 400;
   std::vector<Copy> copies(kCopies);

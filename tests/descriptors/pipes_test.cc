@@ -161,7 +161,7 @@ TEST_P(Pipes, Fifos) {
   trip.run();
 }
 
-// Whoever wrote has gone, or lives on elsewhere: the bytes belong to who reads.
+// The writer has gone, or lives on elsewhere: the bytes belong to the reader.
 TEST_P(Pipes, BytesOfAFifoThatIsOnlyRead) {
   const std::string fifo = dir / "fifo";
   trip.setup = [&] {

@@ -244,7 +244,7 @@ TEST_F(Chain, EveryLengthIsRefused) {
   }
 }
 
-// What no later image replaces must be whole for a restart; the rest only for verify.
+// Pages that no later image replaces must be whole for a restart; the rest only for verify.
 TEST_F(Chain, DamageInWhatIsReplaced) {
   Model first, second;
   for (size_t i = 0; i < 32; i++) first[i] = 1 + static_cast<uint32_t>(i);

@@ -383,7 +383,7 @@ TEST_F(Directory, AFileThatIsLetGoSoonIsReplaced) {
   ASSERT_EQ(flock(old.get(), LOCK_EX), 0);
   const std::string waits = "/proc/self/task/" + std::to_string(gettid()) + "/syscall";
   std::thread end([&] {
-    // Whoever creates it has found it locked, and looks again a little later.
+    // The thread that creates the file has found it locked, and looks again a little later.
     const std::string pause = std::to_string(__NR_nanosleep) + " ";
     for (std::string call; !call.starts_with(pause); std::getline(std::ifstream(waits), call))
       std::this_thread::yield();

@@ -72,7 +72,7 @@ static int registers_change(void) {
 
 extern char __executable_start, etext;
 
-/* What it interrupts is not the program's: that is on its way back from a stop. */
+/* The interrupted code is not the program's: the thread is on its way back from a stop. */
 static void on_timer(int signal, siginfo_t* info, void* context) {
   (void)signal;
   (void)info;

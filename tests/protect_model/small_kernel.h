@@ -64,7 +64,7 @@ class SmallKernel {
   };
   // Both suspend the fiber. The fault: until somebody wakes the page's threads.
   void wait_in_fault(size_t i);
-  // Until the event has been read. What is not registered, or whose events nobody asked for, has none.
+  // Until the event has been read. A range that is not registered, or of whose events nobody asked, has none.
   void tell(size_t first, size_t count, bool removes);
 
   // Called before each call that others could get in between.

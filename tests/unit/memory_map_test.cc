@@ -329,7 +329,7 @@ TEST_F(LostNames, AreLookedForOnceForAllChangesAround) {
     for (int i = 0; i < 40; ++i) made.push_back(make(directory, i % 3 != 0));
     MemoryMap map(arena);
     ASSERT_TRUE(map.read_ahead({}).ok());
-    // What lies between two changes is looked at again.
+    // Mappings that lie between two changes are looked at again.
     const Made lower = make("/dev/shm", true);
     void* above = mmap(nullptr, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
     ASSERT_TRUE(map.read_again({}).ok());

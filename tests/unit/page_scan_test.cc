@@ -80,7 +80,7 @@ TEST_F(PageScanTest, NeighboursAreListedTogetherAndCut) {
   close(file);
   const std::set<size_t> written = {0, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 25, 29};
   for (size_t i : written) memory[i * kPageSize] = 1;
-  // What is only read is the file's.
+  // A page that is only read is the file's.
   for (size_t i = 0; i < kPages; ++i)
     EXPECT_EQ(static_cast<volatile char*>(memory)[i * kPageSize], written.count(i));
   std::vector<Mapping> map(3);
@@ -96,7 +96,7 @@ TEST_F(PageScanTest, NeighboursAreListedTogetherAndCut) {
   ASSERT_EQ(together.size(), 6u);
   ASSERT_EQ(together.size(), one_by_one.size());
   for (size_t i = 0; i < together.size(); ++i) EXPECT_EQ(together[i], one_by_one[i]) << i;
-  // What is not copied in the stop parts them.
+  // A mapping that is not copied in the stop parts the runs.
   map[1].handling = Handling::kSkip;
   together.clear();
   ASSERT_TRUE(scan.scan_eager(map, together).ok());

@@ -193,7 +193,7 @@ void Worker::resize(Lp& lp, size_t bytes) {
   if (bytes > setup_.model.state_bytes) {
     return fail(lp, state_too_large(setup_.model, bytes).c_str());
   }
-  // What is cut off may come back, and is zero then: it counts as overwritten.
+  // Bytes that are cut off may come back, and are zero then: they count as overwritten.
   if (bytes < lp.state_bytes) {
     save(lp, lp.state() + bytes, lp.state_bytes - bytes);
     std::memset(lp.state() + bytes, 0, lp.state_bytes - bytes);

@@ -100,7 +100,7 @@ bool Transport::all_arrived() const {
 void Transport::report(const Key& key, const std::string& failure) {
   mine_.key = key;
   std::snprintf(mine_.failure, kWords, "%s", failure.c_str());
-  // What settling has sent belongs to the next round's count, and leaves now.
+  // Messages that settling has sent belong to the next round's count, and leave now.
   flush();
   broken_ |= api_->gather(&mine_, sizeof(mine_), reports_.data()) != 0;
   gathering_ = true;

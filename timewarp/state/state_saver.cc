@@ -207,7 +207,7 @@ void StateSaver::undo(Lp& lp, Record& record) {
   }
 }
 
-// What the state does not use is zero: it may grow again.
+// Bytes behind the state are zero: the state may grow again.
 void StateSaver::set_size(Lp& lp, uint32_t bytes) {
   if (bytes < lp.state_bytes) std::memset(lp.state() + bytes, 0, lp.state_bytes - bytes);
   lp.state_bytes = bytes;

@@ -230,7 +230,7 @@ class ChannelPlan {
     }
     // The other end is outside of the job: what was sent stays sent.
     if (reader == nullptr || (!writable && !end_gone)) return {};
-    // What is in it now is not always known: a process that has only one end has not looked.
+    // The bytes in the pipe now are not always known: a process that has only one end has not looked.
     add(*reader, BackDescriptor::kRefill, 0, 0, reader->file->record.pipe_size);
     for (const User& u : users) {
       bool any = false;
@@ -255,7 +255,7 @@ class ChannelPlan {
     });
   }
 
-  // What waits in one end was sent by the other.
+  // Bytes that wait in one end were sent by the other.
   Result<void> connection(uint64_t object, const std::vector<User>& users) {
     const User& u = users.front();
     const SocketDetail was = socket_detail(*u.file), is = socket_detail(*u.now);
@@ -300,7 +300,7 @@ class ChannelPlan {
       if ((m.detail.flags & kMessageCredentials) != 0 && m.detail.pid != of(sender).listed->pid)
         return refuse(u, "held a message of another process, which cannot be sent again yet");
     }
-    // What is in it now is not always known, as of pipes.
+    // As with pipes, the bytes that wait now are not always known.
     add(u, BackDescriptor::kDrain, 0, tcp ? 1 : 0);
     for (WaitingMessage& m : before) {
       if (was.type == SOCK_STREAM && m.bytes.empty()) continue;
@@ -309,8 +309,8 @@ class ChannelPlan {
     return {};
   }
 
-  // Any process that knows its name may have sent here. No process can send again what another has sent. What
-  // has come since is dropped: a sender in the job will send it again.
+  // Any process that knows its name may have sent here. No process can send again what another has sent.
+  // Datagrams that have come since are dropped: a sender in the job will send them again.
   Result<void> datagrams(const User& u, const std::vector<WaitingMessage>& before,
                          const std::vector<WaitingMessage>& now) {
     if (!before.empty() && before != now)

@@ -258,7 +258,7 @@ class DescriptorComparison {
                : kind;
   }
 
-  // What has come since the checkpoint would be received by a program that is before it.
+  // Messages that have come since the checkpoint would be received by a program that is before it.
   void compare_waiting(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     switch (still_open_.what_waits(f, is)) {
       case StillOpenFiles::Waits::kTheSame:

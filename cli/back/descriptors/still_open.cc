@@ -121,7 +121,8 @@ bool StillOpenFiles::leads_outside(const ParsedOpenFile& f) const {
 
 namespace {
 
-// What cannot be told from the bytes in a row: of a stream, which has no borders, the descriptors alone.
+// The messages that the bytes in a row do not tell: of a stream, which has no borders, only those with
+// descriptors.
 std::vector<WaitingMessage> beside_bytes(const ImageMeta& meta, const ParsedOpenFile& file) {
   bool stream = false;
   for_each_detail<SocketDetail>(file, OpenFileDetail::kSocket,

@@ -25,8 +25,7 @@ struct WaitingMessage {
   std::vector<std::byte> sender;  // its address
   std::vector<std::byte> bytes;
   std::vector<WaitingFile> files;
-  // Who the sender was may be told in other words: a process of the job has another number outside of its
-  // namespace.
+  // The sender's process is not compared: a process of the job has another number outside of its namespace.
   bool operator==(const WaitingMessage& o) const {
     return detail.flags == o.detail.flags && detail.length == o.detail.length && sender == o.sender &&
            bytes == o.bytes && files == o.files;

@@ -50,7 +50,7 @@ class Process {
     return poll(&end, 1, 0) > 0;
   }
 
-  // What else could have a connection to that host, and would keep it.
+  // Refuses other sockets that could have a connection to that host, and would keep it.
   Result<void> check(const OtherHosts& others) const {
     CKPT_TRY(check_other_sockets(standing(), others));
     bool any = false, on_its_way = false;

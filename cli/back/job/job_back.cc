@@ -124,7 +124,7 @@ class JobBack {
       CKPT_TRY(far_->take_part(static_cast<uint32_t>(members_.size())));
     }
     for (Member& m : members_) {
-      // What another user has written would say with root's rights which files are cut.
+      // An image that another user has written would say with root's rights which files are cut.
       if (!options_.trust) CKPT_TRY(check_writer(options_.directory + "/" + m.listed->image));
       m.back = std::make_unique<ProcessBack>(m.target, limits_, options_.anyway, options_.trust);
       CKPT_TRY(m.back->open(options_.directory + "/" + m.listed->image));
@@ -207,7 +207,7 @@ class JobBack {
                      "ask again");
     }
     for (const int32_t pid : late_.pids()) ended_.push_back(pid);
-    // What they have in common changes no more: now each looks.
+    // State that the processes have in common changes no more: now each looks.
     CKPT_TRY(all_hosts_come_to("standing"));
     for (Member& m : members_) CKPT_TRY(m.back->let_look());
     for (Member& m : members_) CKPT_TRY(m.back->hear_standing());

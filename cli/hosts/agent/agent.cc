@@ -262,7 +262,7 @@ ExitCode run_agent() {
   if (isatty(STDIN_FILENO) || !read_line(STDIN_FILENO, task, 10'000))
     return report(failure(ExitCode::kUsage, "agent",
                           "is started by ckpt run --hosts, which tells it what to do", "use that"));
-  // What the program reads is not what the agent was told.
+  // The program must not read from the agent's standard input, by which the agent was told its task.
   const ScopedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   dup2(null.get(), STDIN_FILENO);
   return Agent(std::move(task)).run();

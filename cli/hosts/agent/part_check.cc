@@ -53,8 +53,8 @@ SaidByImages said_by_part(const std::string& part) {
   for (const ManifestMember& m : entry.manifest.members) {
     if (m.image.empty() || m.name != "srun") continue;
     auto image = ImageReader::open(part + "/" + m.image);
-    // Slurm's, not ours that was found as srun and has not given itself its name yet. What it has started is
-    // below slurmstepd, on any host: in no part, and missed by nobody but the program.
+    // Slurm's, not ours that was found as srun and has not given itself its name yet. The tasks that it has
+    // started are below slurmstepd, on any host: in no part, and missed by nobody but the program.
     if (!(image.ok() && image->meta().mm.exe_path.ends_with("/ckpt-srun")))
       said.no_restart.push_back(fmt::format(
           "process {} (srun): what it has started is outside of the job; call it as srun, without a path",

@@ -23,8 +23,8 @@ void set_environment(const Json& settings, const std::string& images, const std:
 void set_allocation(const Json& variables);
 // Launchers of MPI start their daemons on other hosts by `on`, the path of ckpt-on; srun is ours.
 void set_launchers(const std::string& on);
-// The end of the connection by which this agent was started is not its own end. What it starts is as if it
-// did not ignore it.
+// The end of the connection by which this agent was started is not its own end. The programs that it starts
+// do not inherit that SIGHUP is ignored.
 void ignore_hangup();
 // Leads a group of its own; inherits this descriptor. -1: no process.
 int start_process(const std::vector<std::string>& words, int inherited_fd);

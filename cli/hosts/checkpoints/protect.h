@@ -1,7 +1,7 @@
 // The head's half of redundancy: before a checkpoint over hosts counts, its parts' checks are made; at a
 // restart, parts that are gone are computed from those that are there. docs/diskless.md.
 //
-// Owner: cli, the head. One thread. What agents say of other things meanwhile is kept for later
+// Owner: cli, the head. One thread. Messages of agents about other things are put aside meanwhile
 // (CrewHost::early). Callers: the head; a restart.
 #pragma once
 

@@ -81,7 +81,7 @@ std::vector<std::vector<std::string>> Records::give_up_older() {
     stays.insert(it->first);
     stays.insert(it->second.needs.begin(), it->second.needs.end());
   }
-  // What cannot be read has parts whose names are not known here.
+  // A record that cannot be read has parts whose names are not known here.
   for (const uint64_t id : stays) {
     if (!all_.contains(id)) return {};
   }

@@ -24,7 +24,7 @@ class Admission {
   };
 
   explicit Admission(const cluster::Secret& secret) : secret_(secret) {}
-  // Whoever is still being met is a stranger: the connection is shut.
+  // A caller that is still being met counts as a stranger: its connection is shut.
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;

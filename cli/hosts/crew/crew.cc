@@ -317,7 +317,7 @@ std::vector<int> Crew::find_gone() {
       polls.push_back({asked[i] ? hosts_[i].link.fd() : -1, POLLIN, 0});
     if (std::find(asked.begin(), asked.end(), true) == asked.end()) break;
     if (now_ns() > deadline) {
-      // Whoever is silent for so long takes part in nothing.
+      // A host that is silent for so long takes part in nothing.
       for (size_t i = 0; i < hosts_.size(); ++i) hosts_[i].gone = hosts_[i].gone || asked[i];
       break;
     }

@@ -30,10 +30,10 @@ bool Bookmarks::leads_into_job(const std::string& remote) const {
   });
 }
 
-// What an end has sent is acknowledged: so it is at the other end, and the counts must not say that more
-// came. (That end counted when its own bytes were acknowledged, perhaps before the last of these came.) The
-// other end may belong to no process (not accepted yet): such a connection makes the hosts begin again; then
-// the agents have it kept.
+// All bytes that an end has sent are acknowledged: so they are at the other end, and the counts must not say
+// that more came. (That end counted when its own bytes were acknowledged, perhaps before the last of these
+// came.) The other end may belong to no process (not accepted yet): such a connection makes the hosts begin
+// again; then the agents have it kept.
 Bookmarks::Verdict Bookmarks::match(bool last) const {
   Verdict verdict;
   for (const auto& [name, end] : ends_) {

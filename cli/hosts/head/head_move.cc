@@ -120,8 +120,7 @@ void Head::end_for_move(const Result<void>& result) {
   answer(said_of_error(error));
 }
 
-// The processes of the other hosts have been let go. What becomes of the new host from here on is as with any
-// host of the job.
+// The processes of the other hosts have been let go. From here on the new host is like any host of the job.
 Json Head::finish_move() {
   const auto runs = in_place_->release();
   in_place_.reset();

@@ -27,7 +27,7 @@ Result<void> HearEach::take(int host, Json said, const AwaitedWord& awaited, Jso
     return {};
   }
   const bool failed = of_this && (say == "back_failed" || say == "cannot");
-  // What a host says behind its word is for whoever hears it next.
+  // A message that a host sends behind its word is for the next caller that hears the host.
   if (!wanted.is_null() || awaited.may_end || (!failed && say != "ended")) {
     others.push_back(std::move(said));
     return {};

@@ -69,7 +69,7 @@ Result<void> check_settings_for_adapters(const std::string& host, const std::vec
   const std::string what =
       fmt::format("has MPI use {} of {}, which no checkpoint can hold", fmt::join(adapters, ", "), host);
   constexpr const char* kInstead = "leave it out: MPI is told to use TCP";
-  // What srun starts may be no MPI, or one that does not read this setting.
+  // The program that srun starts may be no MPI program, or its MPI may not read this setting.
   if (launcher) return failure(ExitCode::kUnsupported, said, what, kInstead);
   fmt::print(stderr, "ckpt: {} {} ({})\n", printable(said), printable(what), kInstead);
   return {};

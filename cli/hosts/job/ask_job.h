@@ -20,8 +20,8 @@ std::string variable_of_process(int pid, const std::string& variable);
 enum class JobAnswers { kNoSuchJob, kNobody, kAnswered };
 JobAnswers ask_job_over_hosts(int pid, const Json& question, Json& answer);
 // For a command that is meant for such jobs: the answer without what is for the link alone; nothing:
-// kNoSuchJob. What the head could not do, and that nobody answers, is an error. name: of the process, as the
-// user gave it.
+// kNoSuchJob. A failure of the head is an error, and so is a job in which nobody answers. name: of the
+// process, as the user gave it.
 Result<std::optional<Json>> answer_of_job_over_hosts(int pid, const std::string& name, const Json& question);
 
 }  // namespace ckpt::cli

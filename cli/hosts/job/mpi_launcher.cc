@@ -101,7 +101,7 @@ Result<void> check_programs_of_launcher(const std::vector<std::string>& words) {
       judged = true;
       auto path = find_program(word);
       if (!path.ok()) continue;
-      // What is not on this host may be on the others.
+      // A program that is not on this host may be on the others.
       const Result<void> fits = check_program(*path);
       if (!fits.ok() && fits.error().code != ExitCode::kNotFound) return fits;
     }

@@ -21,9 +21,10 @@ bool is_open_mpi(const std::string& launcher);
 // the line.
 std::vector<std::pair<std::string, std::string>> settings_on_line(const std::vector<std::string>& words);
 
-// What a launcher is to start and the library cannot be in is refused by name. Of each part of the line
-// (`:`) the program is the first word that is neither an option nor an option's value. Behind an option of
-// which it is not known how many values it has nothing is refused here, and the first checkpoint names it.
+// A program that a launcher is to start, and that the library cannot be in, is refused by name. Of each part
+// of the line (`:`) the program is the first word that is neither an option nor an option's value. Behind an
+// option of which it is not known how many values it has nothing is refused here, and the first checkpoint
+// names it.
 Result<void> check_programs_of_launcher(const std::vector<std::string>& words);
 
 }  // namespace ckpt::cli

@@ -33,7 +33,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(kSpace) - begin + 1));
 }
 
-// Lines NAME = VALUE. What is there already stays.
+// Lines NAME = VALUE. Settings that are there already stay.
 void add_file(const std::string& path, std::string_view start, MpiSettings& settings) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {

@@ -76,7 +76,8 @@ Result<cluster::srun::Step> read_srun(const std::vector<std::string>& program) {
   };
   const std::vector<std::string> words(program.begin() + 1, program.end());
   auto step = cluster::srun::read_step(words, variable);
-  // What nobody has said the site says; PMI-2 is there for those who do not ask for it, too.
+  // Where neither the line nor the environment names a kind of MPI, the site does. PMI-2 is there also
+  // without being asked for.
   if (step.ok() && getenv("SLURM_MPI_TYPE") == nullptr) {
     of_site = site_mpi();
     if (of_site == "none") of_site.clear();

@@ -16,8 +16,8 @@ namespace ckpt::cli {
 
 // "srun", or a path of it.
 bool is_srun(const std::string& program);
-// What the line asks srun for, in this allocation. Whatever ckpt-srun would refuse is an error here, before
-// anything is started.
+// What the line asks srun for, in this allocation. A line that ckpt-srun would refuse is an error here,
+// before anything is started.
 Result<cluster::srun::Step> read_srun(const std::vector<std::string>& program);
 
 // How agents are started in an allocation, unless --launch says it: steps beside all others, with all

@@ -16,7 +16,7 @@ Result<void> use_srun(std::string& hosts, std::vector<std::string>& program) {
   for (const auto& words : step->programs) {
     auto path = find_program(words[0]);
     if (!path.ok()) continue;
-    // What is not on this host may be on the others.
+    // A program that is not on this host may be on the others.
     const Result<void> fits = check_program(*path);
     if (!fits.ok() && fits.error().code != ExitCode::kNotFound) return fits;
   }

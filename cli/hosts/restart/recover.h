@@ -1,7 +1,7 @@
 // A host of a job has died: the job goes on from its newest checkpoint, on a spare host or on those that are
 // left.
 //
-// Owner: cli, the head. One thread. What is lost is computed from the memory of the others
+// Owner: cli, the head. One thread. A part that is lost is computed from the memory of the others
 // (cli/hosts/checkpoints/protect.h) where there is redundancy; else each host must be able to read its part.
 // Callers: the restart; the head, when a host is lost.
 #pragma once

@@ -2,8 +2,8 @@
 //
 // Owner:     cli. Ordinary code, one thread.
 // Callers:   `ckpt core`.
-// Sparse:    holes and zero pages take no space. What the image does not hold because it is in a file
-//            that is mapped there (program, libraries) is left to the reader, which finds it by NT_FILE.
+// Sparse:    holes and zero pages take no space. Contents that the image does not hold, as they are in a
+//            mapped file (program, libraries), are left to the reader, which finds the file by NT_FILE.
 // Never:     leaves half a core file under its name.
 #pragma once
 

@@ -213,7 +213,7 @@ std::vector<Frame> ImageBacktrace::of(const ParsedThread& thread, size_t limit) 
   s.thread = &thread;
   s.frames = &frames;
   s.limit = limit;
-  // Whatever ends the walk, what has been found is right.
+  // Whatever ends the walk, the frames found until then are right.
   if (s.attached) dwfl_getthread_frames(s.dwfl.get(), thread.record.tid, Session::frame, &s);
   if (frames.empty() && s.dwfl) frames.push_back(s.describe(thread.record.rip, true));
   return frames;

@@ -76,7 +76,7 @@ void remove_directory(int at, const std::string& name) {
   unlinkat(at, name.c_str(), AT_REMOVEDIR);
 }
 
-// What is kept beside an image of files that the program has open. Most have none.
+// Copies the saved files beside an image. Most images have none.
 Result<void> copy_saved_files(const std::string& from, int to, const std::string& name) {
   const ScopedFd in(open((from + "/" + name).c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!in.valid()) return errno == ENOENT ? Result<void>() : Result<void>(cannot(name, "read"));

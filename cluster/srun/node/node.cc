@@ -244,7 +244,7 @@ void Node::read_pmi(LocalTask& t) {
     t.pmi.reset();
 }
 
-// What a task is slow to read holds the input of all back, by the window.
+// A task that reads slowly holds back the input of all tasks, by the window.
 void Node::feed(LocalTask& t) {
   if (!t.in.valid() || !write_some(t.in.get(), t.input)) {
     t.in.reset();
@@ -276,7 +276,7 @@ void Node::reap() {
   if (!started_ || done_ ||
       !std::all_of(tasks_.begin(), tasks_.end(), [](const LocalTask& t) { return t.ended; }))
     return;
-  // What the tasks have left behind ends with them, and with it their streams.
+  // Processes that the tasks have left behind end with them, and with these their streams.
   end_left_over();
   for (const LocalTask& t : tasks_) {
     if (t.out.valid() || t.err.valid()) return;

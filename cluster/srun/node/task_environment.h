@@ -14,8 +14,8 @@ namespace ckpt::cluster::srun {
 
 // NAME=value of all tasks: the environment of ckpt-srun, as --export has it, and what the step has.
 std::vector<std::string> environment_of_step(const Step& step, char** environment);
-// place: of the task on its node. What is known where the task is started is added there (SLURM_TASK_PID,
-// PMI_FD).
+// place: of the task on its node. Variables that are known only where the task is started are added there
+// (SLURM_TASK_PID, PMI_FD).
 std::map<std::string, std::string> environment_of_task(const Step& step, int node, int place, int task);
 
 // All of a task but SLURM_TASK_PID and PMI_FD, each name once. host: of the process that starts it there:

@@ -275,8 +275,8 @@ struct LongSocketOptionDetail {
   // then: value, padded to 8
 };
 
-// Of a terminal whose foreground job the program was: termios(3), and the size of its window. What belongs to
-// the line (speed, parity) is the new terminal's own.
+// Of a terminal whose foreground job the program was: termios(3), and the size of its window. Settings of the
+// line (speed, parity) are the new terminal's own.
 struct TerminalDetail {
   uint32_t input, output, local;  // c_iflag, c_oflag, c_lflag
   uint8_t discipline;             // c_line

@@ -149,8 +149,9 @@ Result<ImageCatalog> ImageCatalog::list(const std::string& directory) {
   }
   ImageCatalog catalog;
   catalog.directory_ = directory;
-  // Programs remove their old images and give new ones their names meanwhile. What is gone was no image, and
-  // what took its place may not have been listed: a listing of which nothing is gone has the newest.
+  // Programs remove their old images and give new ones their names meanwhile. An entry whose file is gone is
+  // not an image, and the file that took its place may not have been listed. A listing of which no file is
+  // gone has the newest image.
   for (int left = kListings;; left--) {
     CKPT_TRY(catalog.read_entries(dir.get()));
     const size_t gone = std::erase_if(catalog.entries_, [&](const CatalogEntry& e) {

@@ -269,8 +269,8 @@ std::unique_ptr<JobSpool> JobSpool::left_before() {
   unsetenv(kLeft);
   const size_t slash = path.rfind('/');
   struct stat st;
-  // An execution keeps the pid. Whoever else sets the variable must not have a directory of his choice
-  // removed.
+  // An execution keeps the pid. Another process that sets the variable must not have a directory of its
+  // choice removed.
   if (pid != getpid() || slash == std::string::npos || lstat(path.substr(0, slash).c_str(), &st) != 0 ||
       !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0 ||
       path.find(kSpoolName) == std::string::npos)

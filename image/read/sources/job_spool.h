@@ -3,8 +3,8 @@
 //
 // Owner:     image/read. Callers: main() of ckpt-restart and ckpt's commands; ordinary C++.
 // The directory is in $TMPDIR, else /tmp, 0700, and goes with this object; if this process is killed a child
-// of it, which waits for that, removes it. What is in it is checked by whoever reads it, as any checkpoint
-// is; here only that the stream is whole.
+// of it, which waits for that, removes it. Its readers check its contents, as those of any checkpoint; here
+// it is only checked that the stream is whole.
 #pragma once
 
 #include <unistd.h>

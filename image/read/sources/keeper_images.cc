@@ -36,7 +36,7 @@ Result<std::string> reach_keeper_images(const std::string& argument, bool inheri
                       "{}: no keeper has such a name; use keeper: and letters, digits, - and _",
                       argument.substr(0, 80));
   }
-  // What follows the name may begin with '@'.
+  // A part that follows the name may begin with '@'.
   const size_t at = path.find('@');
   const size_t bytes = keeper_part(std::string_view(path).substr(0, at));
   if (bytes == 0) return argument;

@@ -143,8 +143,8 @@ long UringBackend::write(const WriteRequest& request) {
   entry->user_data = request.slot;
   while (io_uring_submit(&ring_) == -EINTR) {
   }
-  // This entry is the ring's last. What io_uring_submit() returns does not say whether it was taken: entries
-  // that became no-ops may lie before it, and count as well.
+  // This entry is the ring's last. The result of io_uring_submit() does not say whether the entry was taken:
+  // entries that became no-ops may lie before it, and count as well.
   if (io_uring_sq_ready(&ring_) == 0) return 0;
   // Not taken (no memory for it just now). The entry will go out with the next one, as a no-op.
   io_uring_prep_nop(entry);

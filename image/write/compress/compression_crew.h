@@ -57,9 +57,9 @@ class CompressionCrew {
   void retired();
 
   // The caller compresses an extent that is not gathered, while the crew is empty: to `packed`, which has
-  // room for as much, or to a buffer of the crew, valid until the next. What does not become shorter is
-  // copied there, and is `raw` of the result: the program's own memory may change under a read that the
-  // kernel has not ended.
+  // room for as much, or to a buffer of the crew, valid until the next. An extent that does not become
+  // shorter is copied there, and is `raw` of the result: the program's own memory may change under a read
+  // that the kernel has not ended.
   Extent compress_here(uint64_t address, std::span<const std::byte> raw, std::byte* packed);
 
   // One more helper, if there may be one.

@@ -7,7 +7,7 @@ namespace ckpt {
 
 namespace {
 
-// What must be won: below that, noise would switch it on and off.
+// The ratio of times below which compressing pays: with a smaller gain, noise would switch it on and off.
 constexpr double kWorthwhile = 0.95;
 
 // Of times: a turn of another process on the processor counts with all that it took.
@@ -39,7 +39,7 @@ bool CompressionGauge::pays() const {
 void CompressionGauge::rest() {
   compressing_ = false;
   lasted_ = 0;
-  // What else took while it was compressed may be different now: forgotten bit by bit.
+  // The time of all else while extents were compressed may be different now: it is forgotten bit by bit.
   if (else_packed_ > else_plain_) else_packed_ += (else_plain_ - else_packed_) / 4;
   rest_ = next_rest_;
   next_rest_ = std::min(2 * next_rest_, kLongestRest);

@@ -14,8 +14,8 @@
 // that a device that has become faster is not noticed: then some plain chunks are written again. Memory that
 // does not compress, or not fast enough, is left alone for a while, twice as long each time: at worst one
 // extent in 1024 is compressed in vain. One extent alone is a try; what goes on being compressed is judged by
-// 4 MiB, so that a turn of another process on the processor does not end it. What was learned serves the next
-// image as well (CompressionKnowledge), but in mode fork, whose images a child writes.
+// 4 MiB, so that a turn of another process on the processor does not end it. The measurements serve the next
+// image as well (CompressionKnowledge), except in mode fork, whose images a child writes.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ namespace ckpt {
 
 class CompressionGauge {
  public:
-  // overlapped: writes go on while the next chunk is gathered. What was learned of a device that is written
-  // to in the same way is kept.
+  // overlapped: writes go on while the next chunk is gathered. Measurements of a device that is written to in
+  // the same way stay.
   void start(bool overlapped);
 
   // Shall the next extent be compressed?

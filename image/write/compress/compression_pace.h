@@ -5,8 +5,8 @@
 //
 // Little waiting for the device: the compressor holds images up, and is made quicker. Much waiting: there is
 // time to find more. Where writes are waited for one by one the two take turns instead, and each should have
-// half of the time. What one image teaches is for the next: with two accelerations in one image, memory with
-// the same bytes would not be found to be the same (repeated_segments.h).
+// half of the time. The acceleration that one image teaches is for the next: with two accelerations in one
+// image, memory with the same bytes would not be found to be the same (repeated_segments.h).
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class CompressionPace {
   // hardly looking.
   static constexpr int kMost = 16, kMostForTime = 64;
 
-  // overlapped: writes go on while the next chunk is gathered. What was learned before is kept.
+  // overlapped: writes go on while the next chunk is gathered. The acceleration learned before stays.
   void start(bool overlapped, int most);
   // The same for the whole image, but for set().
   int acceleration() const { return acceleration_; }

@@ -68,7 +68,7 @@ void CompressionPlan::compressed(uint32_t bytes, uint32_t stored, int64_t ns, in
 void CompressionPlan::chunk_written(uint32_t bytes, int64_t waited_ns, int64_t sealed_ns) {
   const int64_t now = options_->clock();
   if (options_->adaptive) {
-    // What helpers still have and will be found repeated is told already.
+    // Bytes that helpers still have, and that will be found repeated, have been told to the gauge already.
     gauge_.wrote(bytes, memory_bytes_ - std::min(memory_told_, memory_bytes_), now - chunk_began_ns_,
                  waited_ns, sealed_ns);
     memory_told_ = memory_bytes_;

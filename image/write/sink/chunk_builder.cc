@@ -33,8 +33,8 @@ uint32_t ChunkBuilder::room() const {
   return count_ == most_extents() || body_bytes_ >= most || !listed ? 0 : most - body_bytes_;
 }
 
-// What lies elsewhere takes no room in the buffer: the body of a chunk of such extents may be as long as the
-// buffer.
+// An extent that lies elsewhere takes no room in the buffer: the body of a chunk of such extents may be as
+// long as the buffer.
 bool ChunkBuilder::has_room(uint32_t extents, uint32_t bytes, bool all_held) const {
   return count_ + extents <= most_extents() && piece_count_ + extents <= pieces_.size() &&
          body_bytes_ + bytes <= buffer_bytes_ - (all_held ? 0 : head_bytes_);

@@ -61,7 +61,7 @@ class MemoryWriter {
   Result<void> hold_run(const CopiedSegment& segment, uint64_t address, const std::byte* data, uint64_t bytes,
                         uint32_t chunk, bool* held);
 
-  // What is read twice must not change meanwhile: lz4 refers back to bytes that it has read before.
+  // Bytes that are read twice must not change meanwhile: lz4 refers back to bytes that it has read before.
   bool packs_in_place() const {
     return options_->codec == Codec::kLz4 && crew_.helpers() == 0 && options_->held_buffers != 0;
   }

@@ -23,7 +23,7 @@ bool is_same(const SharedOffer& a, const SharedOffer& b) {
 Result<bool> Coordinator::list_shared(ArenaVector<LedgerObject>& objects, LedgerSize& size) {
   ArenaVector<SharedOffer> all(arena_);
   const Error full = make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
-  // What went wrong once is copied in the stop the next time.
+  // After an attempt that failed, shared objects are copied in the stop.
   if (!can_share || attempt_ > 1) return false;
   if (!all.append(offers.data(), offers.size())) return full;
   for (const Member& m : members_) {

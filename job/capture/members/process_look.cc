@@ -136,14 +136,14 @@ int find_in_maps(int pid, std::string_view word, bool* any) {
     *any = true;
     have += static_cast<size_t>(got);
     if (std::string_view(text, have).find(word) != std::string_view::npos) return 1;
-    // What is searched for may lie across two reads.
+    // The word that is searched for may lie across two reads.
     const size_t tail = std::min(have, word.size());
     std::memmove(text, text + have - tail, tail);
     have = tail;
   }
 }
 
-// Whether its program asks for a dynamic linker. What cannot be read is taken for one that does.
+// Whether its program asks for a dynamic linker. A program that cannot be read is taken for one that does.
 bool has_interpreter(int pid) {
   ScopedFd file = open_for_reading(proc_path("/proc/{}/exe", thread_with_memory(pid)));
   if (!file.valid()) return true;

@@ -8,8 +8,8 @@
 //            given past libc are not seen; seals and guard regions are where the flags of mappings are read
 //            (memory_advice.h).
 //
-// Only from where to where such calls went is noted (settings_reach.h). What holds there the kernel tells in
-// the stop.
+// Only from where to where such calls went is noted (settings_reach.h). The kernel tells in the stop which
+// settings hold there.
 #pragma once
 
 #include <span>

@@ -95,7 +95,8 @@ void remember(uint64_t address) {
   known->process.store(sys::getpid(), std::memory_order_relaxed);
 }
 
-// What a thread that stands in submit() has submitted that is not counted. False: it does not stand there.
+// Requests that a thread has submitted and not counted, as it stands in submit(). False: it does not stand
+// there.
 bool stands_in_submit(const ThreadSlot& thread, const Count& count, int64_t& uncounted) {
   const auto& registers = thread.frame->uc_mcontext.gregs;
   const auto at = static_cast<uint64_t>(registers[REG_RIP]);
@@ -267,7 +268,7 @@ long make_one_again(const Context& c, Nothing& nothing) {
   // A machine with more processors has larger rings at least.
   if (ring->slots != slots) r = -EOVERFLOW;
   if (r == 0) r = move_tail(made, nothing, head, true);
-  // What the program has not taken yet is not free, to the kernel as well.
+  // Places of events that the program has not taken yet are not free, for the kernel either.
   if (r == 0) r = move_tail(made, nothing, (tail + slots - head) % slots, false);
   if (r == 0 && ring->tail != tail) r = -EIO;
   if (r == 0) {

@@ -283,8 +283,8 @@ const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor
                                                         uint64_t inode, std::string_view before,
                                                         bool& is_another) const {
   for (const auto& d : entries_) {
-    // No other open file has a socket's inode. What follows looks at the watches one by one, which takes long
-    // in a server with thousands of connections.
+    // No other open file has a socket's inode. The search below looks at the watches one by one, which takes
+    // long in a server with thousands of connections.
     if (d.fd == number && d.now.inode == inode && S_ISSOCK(d.now.mode) && !d.in_flight) return &d;
   }
   struct {

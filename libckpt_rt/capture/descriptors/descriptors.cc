@@ -34,8 +34,8 @@ bool same_file(const DescriptorSample& a, const DescriptorSample& b) {
          (a.links == 0) == (b.links == 0) && (a.open_flags & kFixedFlags) == (b.open_flags & kFixedFlags);
 }
 
-// Whose fdinfo shows locks that programs take. (A pipe may be locked, too: one that is locked in prepare is
-// looked at again.)
+// Kinds of files whose fdinfo shows locks that programs take. (A pipe may be locked, too: a pipe that is
+// locked in prepare is looked at again.)
 bool is_lockable(OpenFileKind kind) {
   return kind == OpenFileKind::kRegular || kind == OpenFileKind::kDirectory ||
          kind == OpenFileKind::kDevice || kind == OpenFileKind::kFifo || kind == OpenFileKind::kMemfd;
@@ -94,7 +94,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   }
   if (!entries_.reserve(fds.size() + fds.size() / 8 + 16)) return arena_full();
   uint32_t locked_files = 0, counters = 0;
-  // What is held open until the stop must leave numbers for all else, however low the limit.
+  // The files held open until the stop must leave numbers for all else, however low the limit.
   rlimit limit{};
   const bool is_limited = sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &limit) == 0;
   const long most_number =
@@ -390,8 +390,8 @@ void DescriptorCapture::refresh_paths() {
   }
 }
 
-// What lost the name that it was opened by just ahead of the stop, or whose other name moved: it is saved as
-// a file without a name, and is one only if none is found now.
+// Files that lost the name by which they were opened just ahead of the stop, or whose other name moved: such
+// a file is saved as one without a name, unless a name is found now.
 void DescriptorCapture::find_late_names() {
   standing_ = false;
   for (auto& d : entries_) {

@@ -107,7 +107,8 @@ class DescriptorCapture {
   // tid: any live thread of the program, best the leader. All memory comes from `arena`, which must
   // outlive serialize(). Errors: kInternal when the arena is full, kSystem when /proc is not there.
   Result<void> prepare(Arena& arena, int tid);
-  // What another part of the image saves; call before recheck_stopped. The span must stay valid.
+  // Ranges of files that another part of the image saves; call before recheck_stopped. The span must stay
+  // valid.
   void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
   // Mappings that are there for this checkpoint alone, for the stop.
   void know_own(std::span<const AddrRange> ranges) { own_ = ranges; }
@@ -153,10 +154,10 @@ class DescriptorCapture {
     return {};
   }
 
-  // What forbids a restart is on its way, or waits to be accepted: it may be gone at the next look.
+  // The obstacle to a restart is on its way, or waits to be accepted: it may be gone at the next look.
   bool has_passing() const { return has_passing_; }
-  // What was told to send without waiting, so that other members get it, waits again as it did. After all
-  // members have looked, before threads run.
+  // Sockets that were told to send without waiting, so that other members get the bytes, hold bytes back
+  // again as they did. After all members have looked, before threads run.
   void hold_back_senders();
 
   // As sampled in the stop; before recheck_stopped as prepare saw them.

@@ -9,8 +9,8 @@
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Bytes of files with a name that the program has open for writing, 16 MiB of them at most. What the program
-// writes in place after the checkpoint is undone at a restart. (What it appends is cut off there, and needs
+// Bytes of files with a name that the program has open for writing, 16 MiB of them at most. A restart undoes
+// what the program writes in place after the checkpoint. (Appended bytes are cut off at a restart, and need
 // no copy.)
 
 namespace ckpt {
@@ -51,7 +51,7 @@ bool DescriptorCapture::may_overwrite(size_t first_in_order) {
   return false;
 }
 
-// One note for all: `count` of them, `first` the first.
+// A single note for all files: `count` of them, `first` the first.
 Result<void> DescriptorCapture::note_too_long(size_t count, const CapturedDescriptor& first) {
   return note(1,
               "{} {} that the program has open for writing {} too long for the image ({} MiB for all): what "

@@ -51,7 +51,7 @@ Result<void> DescriptorCapture::write_notes() {
     if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
       CKPT_TRY(note_process_file(d));
     const auto process = static_cast<int64_t>(d.value);
-    // Which processes are in the job is known at a restart.
+    // Only a restart knows which processes are in the job.
     if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid() &&
         !has_partners_) {
       CKPT_TRY(note(
@@ -86,7 +86,7 @@ Result<void> DescriptorCapture::write_notes() {
 // rest: its path behind the process.
 Result<void> DescriptorCapture::note_half_read(const CapturedDescriptor& d, std::string_view rest) {
   if (!half_read_lists::is_list(rest) || d.now.offset == 0) return {};
-  // What has been read since the attempt prepared was read with our memory in the list, as a rule.
+  // Lines that have been read since the attempt prepared were read with our memory in the list, as a rule.
   const auto unseen = d.offset_ahead == d.now.offset ? own_ : std::span<const AddrRange>();
   if (!half_read_lists::add(d.fd, rest, d.now.offset, unseen)) return {};
   return note(1,

@@ -217,7 +217,7 @@ void DescriptorCapture::decide_kinds() {
         if ((entries_[order_[i]].flags & kOpenFilePipeReadEnd) != 0) reader = &entries_[order_[i]];
       }
       const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
-      // What is left in it can be read, then it ends.
+      // Bytes that are left in the pipe can be read, then it ends.
       const bool ended =
           type == S_IFIFO && !both && !standard && reader != nullptr && is_without_writer(*reader);
       for (size_t i = first; i < end; ++i) {

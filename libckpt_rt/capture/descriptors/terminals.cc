@@ -27,8 +27,8 @@ bool has_bytes(int terminal) {
          sys::call(__NR_ioctl, terminal, FIONREAD, &waiting) == 0 && waiting != 0;
 }
 
-// What was typed, so to speak, and not read yet. The other end is opened for a moment; not where nobody has
-// it: closing it would then be seen.
+// Does input wait to be read: bytes that were typed, so to speak? The other end is opened for a moment; not
+// where nobody has it: closing it would then be seen.
 bool has_input(int master, bool& stopped) {
   pollfd ready{master, POLLIN, 0};
   sys::call(__NR_poll, &ready, 1L, 0L);

@@ -23,7 +23,7 @@ bool add(AddrRange run, ArenaVector<AddrRange>& free) {
   return free.push_back(run);
 }
 
-// What cannot be read is not free: the program has unmapped it.
+// A region that cannot be read is not free: the program has unmapped it.
 bool collect_of(const HeapRegion& region, StillMemory& memory, uint64_t* words,
                 ArenaVector<AddrRange>& free) {
   const uint64_t used = region.used_end.load(std::memory_order_relaxed);
@@ -78,7 +78,7 @@ bool leave_out(std::span<const AddrRange> free, ArenaVector<AddrRange>& runs, si
   if (free.empty()) return true;
   const size_t before = runs.size();
   auto ends_before = [](const AddrRange& r, Addr a) { return r.end <= a; };
-  // What is left goes behind the runs, then into their place.
+  // The parts that stay go behind the runs, then into their place.
   for (size_t i = first; i < before; ++i) {
     AddrRange run = runs[i];
     auto f = std::lower_bound(free.begin(), free.end(), run.start, ends_before);

@@ -40,8 +40,8 @@ bool is_born_since(const char* path, uint64_t inode, int64_t since_ns) {
 
 }  // namespace
 
-// A private mapping's file cannot be opened again: all of it goes into the image, as anonymous memory. What
-// writes to a shared one is in a file of its own after a restart.
+// A private mapping's file cannot be opened again: all of it goes into the image, as anonymous memory. A
+// shared mapping has a file of its own after a restart, to which its writes go.
 void MemoryMap::be_nameless(Mapping& m) {
   m.map_flags |= kMapFileDeleted;
   m.whole = true;

@@ -8,9 +8,9 @@
 // ask it for the second half: a position in the file is a number of bytes, and to get there it writes what
 // comes before. But a file that has been read in part remembers the address at which to go on. So one is read
 // up to about the middle ahead of the stop, and in the stop another thread reads it to its end (the rest)
-// while the agent reads one from its beginning (the front). What the rest says is as of the stop: the kernel
-// writes when it is read, and keeps nothing back if each read has room for all that it writes at once, a
-// page.
+// while the agent reads one from its beginning (the front). The lines of the rest are as of the stop: the
+// kernel writes them when they are read, and keeps nothing back if each read has room for all that it writes
+// at once, a page.
 //
 // Where the two meet: nothing changes in the stop, so both are parts of one text. The rest has all mappings
 // from its first line on, whichever that is - what was in the middle may have gone, grown, or been joined

@@ -213,7 +213,7 @@ Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const OtherTh
   entries_left_ = kMostEntriesStopped;
   auto text = text_.read_again(others, &fits);
   if (!text.ok()) return text.error();
-  // What a line is made into depends on these as well.
+  // The mapping that a line is made into depends on these as well.
   const bool comparable =
       own.size() == own_count_ && had_forked_ == hooks::has_forked.load(std::memory_order_relaxed);
   if (fits && comparable) return take_changes(*text, own);
@@ -235,7 +235,7 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
     return {};
   }
 
-  // What a line was made into lies where the line says, and both are in address order.
+  // The mapping made of a line lies where the line says, and both are in address order.
   auto index_of_line = [&](size_t at) {
     std::string_view rest = earlier.substr(at);
     if (rest.empty()) return mappings_.size();

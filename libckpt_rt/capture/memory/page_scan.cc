@@ -54,8 +54,8 @@ PagemapScanArg ask_for_written() {
   return arg;
 }
 
-// What is there and was not written since it was protected: the kernel's mark for a hole counts as swapped.
-// What is returned of a page is nothing, so that pages and holes make one run.
+// Pages that exist and were not written since they were protected: the kernel's mark for a hole counts as
+// swapped. No category of a page is returned, so that pages and holes make one run.
 PagemapScanArg ask_for_protected() {
   PagemapScanArg arg{};
   arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
@@ -261,7 +261,7 @@ Result<void> PageScan::scan_unprotected(AddrRange range, bool announced, ArenaVe
   }
   const size_t first = runs.size();
   CKPT_TRY(scan_protected(range, runs));
-  // What lies between those, in their place.
+  // The gaps between those runs, in the place of the runs.
   size_t gaps = first;
   Addr from = range.start;
   for (size_t i = first; i < runs.size(); ++i) {

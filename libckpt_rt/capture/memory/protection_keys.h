@@ -7,10 +7,10 @@
 //            program goes on.
 // Source:    pkey_alloc(2), arch/x86/include/asm/pkeys.h, arch/x86/mm/pkeys.c.
 //
-// The kernel lists neither keys nor whose they are. What is free is taken and given back. Of memory it is
-// tried out: the kernel refuses to read for us what this thread has no right to. Memory that nobody may read
-// has key 0 after a restart, and devices are not read. For memory that may be run and not read the kernel
-// takes a key by itself, the lowest that is free, and does so again at a restart.
+// The kernel lists neither keys nor whose they are. To find the free keys, they are taken and given back. The
+// key of memory is tried out: the kernel refuses to read for us what this thread has no right to. Memory that
+// nobody may read has key 0 after a restart, and devices are not read. For memory that may be run and not
+// read the kernel takes a key by itself, the lowest that is free, and does so again at a restart.
 #pragma once
 
 #include <cstdint>

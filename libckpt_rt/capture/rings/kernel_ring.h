@@ -25,8 +25,8 @@ enum Setup : uint32_t {
   kNoMmap = 1u << 14,
   kRegisteredFdOnly = 1u << 15,
   kNoSqArray = 1u << 16,
-  // What has no meaning to what is under way or waits: IOPOLL, SUBMIT_ALL, COOP_TASKRUN, TASKRUN_FLAG,
-  // HYBRID_IOPOLL.
+  // Flags without a meaning for requests that are under way or wait: IOPOLL, SUBMIT_ALL, COOP_TASKRUN,
+  // TASKRUN_FLAG, HYBRID_IOPOLL.
   kOthers = 1u << 0 | 1u << 7 | 1u << 8 | 1u << 9 | 1u << 17,
   // With which a ring can be made again.
   kKnown = kSqPoll | kSqAffinity | kCqSize | kClamp | kAttach | kDisabled | kSqe128 | kCqe32 | kSingleIssuer |

@@ -97,7 +97,7 @@ void remember_files(Ring& ring, Operation operation, uint64_t list, uint64_t tag
 
 void remember(Ring& ring, Operation operation, const void* argument, uint32_t count, uint32_t result) {
   switch (operation) {
-    // What they have done shows in fdinfo, or nowhere.
+    // The effects of these operations show in fdinfo, or nowhere.
     case Operation::kBuffers:
     case Operation::kUnregisterBuffers:
     case Operation::kProbe:

@@ -86,7 +86,8 @@ class NewRing {
     return 0;
   }
 
-  // Older kernels cannot say what result a request of nothing shall have. One request.
+  // Tries with one request whether the result of a request of nothing can be chosen: older kernels cannot do
+  // that.
   long try_results() {
     constexpr uint32_t kResult = 4711;
     io_uring_sqe& request = put(0, 0);
@@ -153,7 +154,7 @@ long bring_counters(const Ring& ring, NewRing& made) {
   return made.hold_back(held);
 }
 
-// What the program finds in its memory, which is still there as it was, goes into that of the new ring.
+// Copies the memory of the ring, which is still mapped in the program as it was, into that of the new ring.
 void copy_contents(const Ring& ring, const NewRing& made) {
   const io_uring_params& p = ring.made;
   const Queues& to = made.queues();

@@ -1,6 +1,6 @@
 // Buffers that the program has registered with a ring (IORING_REGISTER_BUFFERS), as fdinfo shows them. The
-// kernel holds their pages, and writes to them past every protection: they are copied in the pause. What is
-// registered past libc and liburing has no tags, or its ring is not known.
+// kernel holds their pages, and writes to them past every protection: they are copied in the pause. A buffer
+// that is registered past libc and liburing has no tag, or its ring is not known.
 //
 // Owner:     rings; in the library's data. Callers: the agent, threads standing; register_buffers,
 //            rename_rings_of_buffers: at restart.

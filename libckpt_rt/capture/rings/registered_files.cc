@@ -43,7 +43,7 @@ void look_at(RegisteredFile& f, int fd) {
   f.access.store(static_cast<uint32_t>(flags) & kAccess, kRelaxed);
 }
 
-// What a ring that is closed has left is not needed.
+// Where no entry is free, one that a closed ring has left.
 RegisteredFile* take_free() {
   for (const bool closed_too : {false, true}) {
     for (RegisteredFile& f : registered_files) {

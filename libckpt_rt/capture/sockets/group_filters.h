@@ -6,10 +6,11 @@
 //            restart by its number once more.
 // Callers:   before, after: the thread that calls setsockopt(2), also in handlers. put: the agent, in the
 //            stop. find_again: the leader of a restart, when all descriptors are there.
-// Never:     allocates, locks, touches errno. What was set past libc, or before an exec, is not known.
+// Never:     allocates, locks, touches errno. A filter that was set past libc, or before an exec, is not
+//            known.
 //
-// Noted ahead of the call: who stands between the two calls setsockopt(2) after the restart, once more. A
-// call that fails takes the note back.
+// Noted ahead of the call: a thread that stands between the two calls setsockopt(2) once more after the
+// restart. A call that fails takes the note back.
 #pragma once
 
 #include <linux/filter.h>

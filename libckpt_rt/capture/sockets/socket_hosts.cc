@@ -30,8 +30,8 @@ struct FarConnection {
   int unsent;
 };
 
-// Several members may have the same socket, and make room in it at the same time. What one of them finds to
-// be already so is another's to put back.
+// Several members may have the same socket, and make room in it at the same time. An option that a member
+// finds already set is another member's to put back.
 void make_room(FarConnection& one) {
   one.room = socket_option(one.fd, SOL_SOCKET, SO_RCVBUF);
   one.lock = socket_option(one.fd, SOL_SOCKET, kSoBufLock);

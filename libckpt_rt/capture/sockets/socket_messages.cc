@@ -220,7 +220,8 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
 
 namespace {
 
-// What waits in a TCP socket where an urgent byte counts as one of the others. 0: it does so already.
+// The number of bytes that wait in a TCP socket, where an urgent byte counts as one of the others. 0: it does
+// so already.
 int count_in_line(int socket) {
   if (socket_option(socket, SOL_SOCKET, SO_OOBINLINE) != 0) return 0;
   int all = 0;

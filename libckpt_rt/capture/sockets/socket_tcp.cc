@@ -32,8 +32,9 @@ bool has_ended(const tcp_info& info) {
   return info.tcpi_state == kCloseWait || info.tcpi_state == kLastAck || info.tcpi_state == kClosing;
 }
 
-// All that was written into `sender` is in the queue of `receiver`. What is sent and not yet acknowledged may
-// have arrived: the counters of both ends tell. The end of the stream counts as one byte received.
+// All that was written into `sender` is in the queue of `receiver`. Bytes that are sent and not yet
+// acknowledged may have arrived: the counters of both ends tell. The end of the stream counts as one byte
+// received.
 bool all_arrived(int receiver, int sender, uint64_t& arrived) {
   tcp_info from, to;
   int unacknowledged = 0;
@@ -131,7 +132,8 @@ bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const En
     arrived = info.tcpi_bytes_received;
     const TcpFacts facts = diag.ask_tcp(far, near, scope);
     if (!facts.known || facts.send_queue == 0) return true;
-    // What has arrived and is not acknowledged yet is here all the same. The end of the stream counts one.
+    // Bytes that have arrived and are not acknowledged yet are here all the same. The end of the stream
+    // counts one.
     return facts.counted && facts.not_sent == 0 &&
            facts.sent == info.tcpi_bytes_received - (has_ended(info) ? 1 : 0);
   };

@@ -177,7 +177,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     } else {
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
-      // What such a listener has accepted is of plain TCP, unless both ends know the protocol.
+      // A connection that such a listener has accepted is of plain TCP, unless both ends know the protocol.
       if (s.connection && detail.protocol == kMultipathTcp) {
         s.connection = false;
         return note(2, "descriptor {} ({}): {}", d.fd, d.path, kMultipath);
@@ -273,7 +273,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   return {};
 }
 
-// What waits in a listening TCP socket. The other ends of those that have one say so themselves.
+// Connections that wait in a listening TCP socket. Those whose other end is in the job are described by that
+// end.
 Result<void> DescriptorCapture::look_at_unaccepted(SocketLook& look, SocketState& s, int socket) {
   const CapturedDescriptor& d = entries_[s.entry];
   sockaddr_storage at{};

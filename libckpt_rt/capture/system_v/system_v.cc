@@ -111,8 +111,8 @@ class Capture {
            set ? "semaphore set" : "message queue", r.id, list_.size() > 1 ? ", and other objects" : "");
   }
 
-  // What a process has attached is saved with its memory. A program may also attach it for each access
-  // (shmread of perl).
+  // Shared memory that a process has attached is saved with its memory. A program may also attach it for each
+  // access (shmread of perl).
   void look_at_memory(int id) {
     shmid_ds state{};
     if (sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &state) != 0 || state.shm_nattch != 0) return;
@@ -187,7 +187,7 @@ class Capture {
     if (text > kMost || count > kMost / 32) return -EFBIG;
     const uint64_t room = text + count * (sizeof(SystemVMessage) + 8);
     auto* all = static_cast<std::byte*>(arena_.allocate(room));
-    // As msgrcv(2) writes it: the type, then the text. One byte more than any message that may come.
+    // As msgrcv(2) writes it: the type, then the text. There is room for more than any message that may come.
     auto* one = static_cast<std::byte*>(arena_.allocate(sizeof(long) + text + 8));
     if (all == nullptr || one == nullptr) return -ENOMEM;
     uint64_t used = 0;

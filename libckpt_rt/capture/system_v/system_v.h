@@ -2,8 +2,8 @@
 //
 // Owner:     one Attempt; the contents lie in its arena. Callers: the agent, all threads of all members of
 //            the job standing: nobody of them changes anything meanwhile.
-// Reads without taking: IPC_STAT, GETALL, msgrcv(2) with MSG_COPY. What cannot be read forbids a restart, and
-// a note says so by name.
+// Reads without taking: IPC_STAT, GETALL, msgrcv(2) with MSG_COPY. An object that cannot be read forbids a
+// restart, and a note names it.
 #pragma once
 
 #include <span>

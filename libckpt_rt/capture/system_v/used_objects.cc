@@ -52,7 +52,7 @@ void note_used(SystemVKind kind, int id) {
   const uint32_t before = used[place].load(std::memory_order_relaxed);
   if (before == entry) return;
   if (before != 0 && exists(kind, static_cast<int>(before & ~kIs))) {
-    // What memory a process has used is named only, and it may be attached no more.
+    // Shared memory that a process has used is named only, and it may be attached no more.
     if (kind == kSharedMemory) return;
     full.store(full.load(std::memory_order_relaxed) || exists(kind, id), std::memory_order_relaxed);
     return;

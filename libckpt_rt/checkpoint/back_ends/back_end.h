@@ -43,7 +43,7 @@ class BackEnd {
   virtual bool writes_in_child() const { return false; }
   // Adds memory of its own to the workspace's list.
   virtual void add_own_ranges() = 0;
-  // The mappings have been read. What comes next is the stop.
+  // The mappings have been read. The stop comes next.
   virtual Result<void> get_ready() = 0;
 
   // --- the stop ---

@@ -81,7 +81,7 @@ CheckpointMethod choose_method(const Settings& settings, Error* why_not_realtime
 
 CheckpointMethod choose_method_of_attempt(const Settings& settings) {
   const CheckpointMethod method = choose_method(settings, nullptr);
-  // Which pages must stay open is not known then.
+  // After an overflow it is not known which pages must stay open.
   const bool spoiled = method.protects_memory() && futex_words::overflow();
   return spoiled ? CheckpointMethod{kUnspoilable.mode, kUnspoilable.back_end, method.why} : method;
 }

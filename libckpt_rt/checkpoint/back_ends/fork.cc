@@ -73,7 +73,7 @@ class SharedLeftOut {
 
 }  // namespace
 
-// What a forked child does not get a copy of is copied now: shared memory, rings to which the kernel goes on
+// Memory of which a forked child gets no copy is copied now: shared memory, rings to which the kernel goes on
 // writing, and what the program excluded from fork.
 Result<void> ForkBackEnd::capture_memory() {
   for (Mapping& m : attempt_.capture.map.mappings()) {

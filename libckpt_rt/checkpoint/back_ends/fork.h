@@ -11,7 +11,7 @@ namespace ckpt {
 class ForkBackEnd final : public StillBackEnd {
  public:
   using StillBackEnd::StillBackEnd;
-  // What is open in the parent would be shared with the child.
+  // A file that is open in the parent would be shared with the child.
   Result<void> open_image() override { return {}; }
   bool writes_in_child() const override { return true; }
   Result<void> capture_memory() override;

@@ -134,7 +134,7 @@ Result<void> GuardBackEnd::open_ahead_stopped(ThreadSlot* first) {
   return {};
 }
 
-// What the kernel writes to without a system call of the thread.
+// Memory to which the kernel writes without a system call of the thread.
 bool GuardBackEnd::leave_open(const ThreadSlot* stopped) {
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
     if (s->clear_child_tid != 0 && !guarded_.leave_open(Addr{s->clear_child_tid}.page_down())) return false;
@@ -265,8 +265,8 @@ Result<void> GuardBackEnd::after_copying() {
 void GuardBackEnd::release_faults() {
   if (open_ && !attempt_.stop.stands()) return close();
   if (!guarded_.is_open()) return;
-  // In the stop: of a job, another member can fail when the guard is open already. What is taken from
-  // mappings is known by the table.
+  // In the stop: of a job, another member can fail when the guard is open already. The table knows from which
+  // mappings the right to write was taken.
   if (guarded_.cuts_mappings() || copies_) copier_.unprotect_rest();
   if (open_) guard::close_stopped();
   open_ = false;

@@ -49,7 +49,7 @@ Result<void> HandlerBackEnd::offer_shared(std::span<const Mapping> map) {
   return {};
 }
 
-// All threads of all members stand. What was offered may have changed since.
+// All threads of all members stand. The objects that were offered may have changed since.
 Result<void> HandlerBackEnd::agree_on_shared(std::span<Mapping> map) {
   SharedLedger* const all = ledger();
   for (Mapping& m : map) {

@@ -34,7 +34,7 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
   if (pool_size_ == PoolSize::kAsSet && !reserve_pool(set, segment))
     return no_memory("the buffer pool (CKPT_POOL)");
   attempt_.in_force.pool_bytes = pool_.buffers() * segment;
-  // What is appended are buffers of the pool, and copies made in the pause, which stay to the end.
+  // All that is appended lies in buffers of the pool, and in copies made in the pause, which stay to the end.
   attempt_.image.sink().hold_buffers(pool_.most_held());
   pool_.populate(std::min({room.memory.resident, uint64_t{BufferPool::kAheadBytes}, expected_bytes()}));
   return {};
@@ -127,9 +127,9 @@ bool ProtectingBackEnd::start_engine() {
   return false;
 }
 
-// The copier need not be far ahead of a disk that it waits for in the end. What fits into the pool is copied
-// at once; but not of an increment, which is small, and for which to touch more buffers takes longer than to
-// write from the same ones again.
+// The copier need not be far ahead of a disk that it waits for in the end. A full image that fits into the
+// pool is copied at once. An increment is small: to touch more buffers for it takes longer than to write from
+// the same ones again.
 void ProtectingBackEnd::limit_copies_ahead() {
   if (copies_before_go_) return;  // the program waits for the copies
   const uint64_t segment = table_.segment_bytes();

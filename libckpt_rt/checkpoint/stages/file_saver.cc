@@ -30,7 +30,7 @@ constexpr uint32_t kMostInStop = 100;
 
 int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
-// What a program removes or replaces it has written, as a rule, or made.
+// A file that a program removes or replaces is, as a rule, one that the program has written or made.
 bool is_wanted(uint32_t mode, uint64_t links, int64_t changed_ns, uint32_t open_flags, SavedFiles how) {
   if (!S_ISREG(mode) || links == 0 || (open_flags & O_PATH) != 0) return false;
   return how != SavedFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY || changed_ns >= job_began_ns();

@@ -194,7 +194,7 @@ void TemporaryFiles::save(int directory, SavedFilesDirectory& saved, const char*
       sys::call(__NR_linkat, directory, name, saved.fd(), saved_file_name(device_, inode, false).text, 0L);
   if (linked != 0 && linked != -EEXIST) return;
   const uint32_t names = st.stx_nlink - (linked == -EEXIST ? 1 : 0);
-  // What the program knows it by, behind a letter: whether it had another name.
+  // The name by which the program knows the file, behind a letter: whether it had another name.
   const size_t before = std::strlen(path_), length = std::strlen(name);
   char* text = static_cast<char*>(arena_->allocate(before + length + 3, 1));
   if (text == nullptr) return;

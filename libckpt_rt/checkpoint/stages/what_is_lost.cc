@@ -166,8 +166,8 @@ void note_other_groups(std::span<const StoppedThread> threads, Workspace& space)
   }
 }
 
-// Threads run again by now. One that ends gives up what it had in common with the others some time before its
-// number: it counts as apart only where somebody has called unshare(2) for such a thing.
+// Threads run again by now. A thread that ends gives up what it had in common with the others some time
+// before its number: it counts as apart only where a thread has called unshare(2) for such a thing.
 bool is_apart(int first, int tid, int what, int unshared) {
   if (sys::call(__NR_kcmp, first, tid, what, 0L, 0L) <= 0) return false;
   if ((seccomp_state.left_namespaces.load(std::memory_order_relaxed) & unshared) != 0) return true;
@@ -178,8 +178,8 @@ bool is_apart(int first, int tid, int what, int unshared) {
   return is_there(first) && is_there(tid);
 }
 
-// What threads of a process have in common but for those that have called unshare(2) for themselves, and that
-// a restart cannot give them.
+// Notes threads that have called unshare(2) for themselves, and so have something apart that a restart cannot
+// give them.
 void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
   int other_directory = 0, other_files = 0;
   int first = 0;  // that has not exited: one that has, has neither
@@ -199,8 +199,8 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
         "thread has those of the first",
         other_directory);
   }
-  // Which descriptors these are is not in the image. What the thread would meet under their numbers is
-  // another file.
+  // The image does not say which descriptors these are. Under their numbers the thread would meet another
+  // file.
   if (other_files != 0) {
     space.note(
         2,

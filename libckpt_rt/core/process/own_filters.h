@@ -11,9 +11,9 @@
 //
 // Remembered is what all threads have: a filter that was set while there was one thread, or for all threads
 // (SECCOMP_FILTER_FLAG_TSYNC). Once one was set otherwise, or with a listener, nothing is known any more.
-// What was set past libc is seen by the number of each thread's filters, which must be what is remembered and
-// what was there before the program. Where it is not there is a note, and a restart sets none. A child of
-// vfork() that sets a filter for itself makes the numbers of its parent differ.
+// A filter that was set past libc shows in the number of each thread's filters, which must be that of the
+// remembered ones and of those from before the program. Where it is not there is a note, and a restart sets
+// none. A child of vfork() that sets a filter for itself makes the numbers of its parent differ.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ class ScopedUnwipedBlock {
   AddrRange block_;
 };
 
-// What names it: kept when other memory of the library is put back (present_state.h).
+// Where the page is: kept when other memory of the library is put back (present_state.h).
 struct Place {
   OwnPage* page;
   AddrRange range;

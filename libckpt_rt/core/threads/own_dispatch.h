@@ -43,8 +43,8 @@ struct Note {
 // that always says "block", which is the same.
 Note before_call(int tid, Call& call);
 void after_call(const Note& note, const Call& call, bool succeeded);
-// By the agent, before it stops anybody: two threads have one selector. Who returns first would block the
-// other's handler.
+// By the agent, before it stops any thread: do two threads have the same selector? The thread that returns
+// first would block the other's handler.
 bool share_a_selector();
 // Some thread is not known, for want of room.
 bool is_full();

@@ -2,13 +2,13 @@
 // libc does not (GLIBC_TUNABLES=glibc.pthread.rseq=0). The kernel tells nobody which area a thread has but a
 // tracer: rseq(2).
 //
-// Owner:     libckpt_rt, in its own data: a table of kMost threads. One that finds no place in it is not
+// Owner:     libckpt_rt, in its own data: a table of kMost threads. A thread that finds no place in it is not
 //            known.
 // Callers:   note(): the interposed syscall(2), in the thread whose area it is. find(): that thread, also in
 //            a handler in the middle of note(). A thread is told by its thread pointer, which the child of a
 //            fork has as well.
-// Never:     waits, or lets go of a place. Whoever has the thread pointer next writes over it; so what find()
-//            tells may be of a thread that has ended, and the caller asks the kernel.
+// Never:     waits, or lets go of a place. The next thread with the same thread pointer writes over it; so
+//            what find() tells may be of a thread that has ended, and the caller asks the kernel.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,8 @@ extern OwnThreads own_threads;
 inline RawThread* const kOwnThreads[] = {&own_threads.agent, &own_threads.fault_handler, &own_threads.writer,
                                          &own_threads.engine};
 
-// What a stop does not stop: the caller, and the others that run. A thread that has ended keeps its number
-// until it is started again, and is not among them.
+// The threads that a stop does not stop: the caller, and the others that run. A thread that has ended keeps
+// its number until it is started again, and is not among them.
 class RunningOwnThreads {
  public:
   RunningOwnThreads() {

@@ -224,7 +224,7 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.affinity_len != 0)
     try_to(sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity), kNoteAffinity);
   if (slot.sched.size != 0) try_to(sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L), kNoteScheduling);
-  // Which takes the nice value of SCHED_OTHER and SCHED_BATCH only.
+  // sched_setattr(2) takes the nice value of SCHED_OTHER and SCHED_BATCH only.
   if (slot.sched.size != 0 && slot.sched.policy == SCHED_IDLE)
     try_to(sys::call(__NR_setpriority, long{PRIO_PROCESS}, 0L, long{slot.sched.nice}), kNoteScheduling);
   if (slot.memory_policy.mode != 0) {

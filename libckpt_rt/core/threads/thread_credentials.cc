@@ -112,7 +112,8 @@ void read_sets(ThreadCredentials& c) {
   c.knows_sets = true;
 }
 
-// The thread has all rights of ckpt-restart still. What the process had given up, it does not get back.
+// The thread has all rights of ckpt-restart still. A capability that the process had given up does not come
+// back.
 void restore_bounding_set(const ThreadCredentials& c, uint64_t of_process, uint32_t& notes) {
   if (!c.knows_sets) return;
   uint64_t now = 0;
@@ -164,7 +165,7 @@ long become_user_of_thread(const ThreadCredentials& wanted, const ThreadCredenti
   const bool other_groups = wanted.knows_groups() && !same_groups(wanted, now);
   const bool other_user = !same_users(wanted, now);
   if (!other_groups && !other_user) return 0;
-  // Leaving root's user takes capabilities away. What the thread had it gets when it is the other user.
+  // Leaving root's user takes capabilities away. The thread gets its saved ones when it is the other user.
   const Capabilities before = capabilities();
   Capabilities raised = before;
   raised.effective |= before.permitted & kSetsUsers;

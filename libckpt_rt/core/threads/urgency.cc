@@ -71,7 +71,8 @@ void Urgency::end() {
   attributes.runtime = slice_before_;  // a child has the kernel's, by the flag
   attributes.flags &= ~kResetOnFork;
   if (sys::call(__NR_sched_setattr, 0L, &attributes, 0L) != -EPERM) return;
-  // Who may by RLIMIT_NICE alone does not get rid of the flag, but of the rest.
+  // A thread that may raise its priority by RLIMIT_NICE alone may not clear the flag, but may put the rest
+  // back.
   attributes.flags |= kResetOnFork;
   sys::call(__NR_sched_setattr, 0L, &attributes, 0L);
 }

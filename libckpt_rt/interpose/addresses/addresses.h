@@ -55,8 +55,8 @@ inline void to_job(void* name, uint32_t room, bool own = false) {
   to_job_in_table(name, room, own);
 }
 
-// What the kernel may fill. A call may wait while the job comes back elsewhere: the table does not count
-// here. 0: not one of several hosts.
+// The bytes that the kernel may fill. A call may wait while the job comes back elsewhere: the table does not
+// count here. 0: not one of several hosts.
 inline socklen_t room(const void* name, const socklen_t* length) {
   return over_hosts && name != nullptr && program_memory::may_read(length, sizeof(*length)) ? *length : 0;
 }

@@ -62,7 +62,7 @@ long munmap(void* start, size_t length) {
 
 namespace {
 
-// What was said of memory goes with it (settings_reach.h).
+// Settings of memory move with it (settings_reach.h).
 class ScopedMove {
  public:
   ScopedMove(Addr from, size_t length) {
@@ -172,8 +172,8 @@ long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsign
   memory_advice::note_unplaced(advice);
   const bool told = drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0;
   auto tell = [=] {
-    // If the ranges are another process's, before_release is called in vain, which does no harm. What cannot
-    // be read is for the kernel to refuse.
+    // If the ranges are another process's, before_release is called in vain, which does no harm. A range that
+    // cannot be read is for the kernel to refuse.
     constexpr size_t kMost = 16;
     iovec list[kMost];
     for (size_t i = 0; told && i < n; i += kMost) {

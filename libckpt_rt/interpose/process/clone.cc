@@ -1,6 +1,6 @@
 // Processes that a program makes by clone(), or by syscall(2) with SYS_fork, SYS_clone or SYS_clone3: they
-// are announced as those of fork() and vfork() are. What an instruction of the program's own asks of the
-// kernel is not: such processes are found when the job's members are listed again.
+// are announced as those of fork() and vfork() are. Processes that a program makes by a system call
+// instruction of its own are not announced: they are found when the job's members are listed again.
 #include "libckpt_rt/interpose/process/clone.h"
 
 #include <linux/sched.h>
@@ -98,8 +98,8 @@ extern "C" [[gnu::visibility("hidden")]] int ckpt_before_clone(long nr, long a, 
   return 0;
 }
 
-// The child begins in `function`, on a stack of its own, so it never comes back here. What behind `argument`
-// was not given is not looked at by libc either.
+// The child begins in `function`, on a stack of its own, so it never comes back here. libc does not look at
+// arguments behind `argument` that were not given, either.
 CKPT_INTERPOSE(int, clone, Function function, void* stack, int flags, void* argument, ...) {
   va_list more;
   va_start(more, argument);

@@ -1,6 +1,6 @@
 // vfork, posix_spawn, posix_spawnp, system and popen: hooks::before_spawn() is called before they make a
-// process. What libc makes for itself beyond these (wordexp) is found when the job's members are listed
-// again.
+// process. Processes that libc makes for itself beyond these (wordexp) are found when the job's members are
+// listed again.
 #include <spawn.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 // The functions of liburing that wait: in system call instructions of its own, which would end with EINTR at
-// each checkpoint. What they were to submit is still there when that is their result.
+// each checkpoint. Requests that they were to submit are still there when that is their result.
 #include <errno.h>
 #include <liburing.h>
 #include <time.h>

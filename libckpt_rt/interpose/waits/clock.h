@@ -6,11 +6,11 @@
 // Never:     goes through libc's clock_gettime: a program may replace that by another clock.
 //
 // A BeginMark is what a call that is made often can afford: the processor's time stamp counter, read
-// bare, where the kernel itself trusts it as its clock; else the clock. What it means in ns is found out
-// only if a checkpoint interrupts the call, from two readings of both: one at start, one then. Between
-// them the clock may have been slewed by 500 ppm against the counter, so a 1024th of the time is left
-// out, and 2 us for the readings: a timeout may end later by that, and never early. (The coarse clock
-// would be cheaper still, but on a loaded machine it lags by any number of ticks.)
+// bare, where the kernel itself trusts it as its clock; else the clock. Its value in ns is found out only if
+// a checkpoint interrupts the call, from two readings of both: one at start, one then. Between them the clock
+// may have been slewed by 500 ppm against the counter, so a 1024th of the time is left out, and 2 us for the
+// readings: a timeout may end later by that, and never early. (The coarse clock would be cheaper still, but
+// on a loaded machine it lags by any number of ticks.)
 #pragma once
 
 #include <time.h>

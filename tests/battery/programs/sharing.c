@@ -186,7 +186,8 @@ static void prefork_with(int reuse) {
     p[i] = child_of(accepts, l);
     if (reuse) close(l);
   }
-  // Who serves it takes no others: with a listener of its own nobody else would take those of its queue.
+  // The child that serves this connection takes no others: with a listener of its own nobody else would take
+  // those of its queue.
   if (!reuse) MUST(connect(held, (void*)&a, sizeof a) == 0);
   EACH_STEP(n) {
     int s = socket(AF_INET, SOCK_STREAM, 0), x = n;

@@ -146,7 +146,7 @@ struct ckpt_rt_result take(void) {
   return result;
 }
 
-/* Who has a ring may have memory written to by the kernel, unseen. */
+/* In a program that has a ring, the kernel may write to memory unseen. */
 static void ring(void) {
   struct io_uring_params parameters = {0};
   int fd = (int)syscall(SYS_io_uring_setup, 4, &parameters);

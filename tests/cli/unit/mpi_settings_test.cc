@@ -57,7 +57,7 @@ TEST(MpiSettings, OfALaunchersLine) {
             (Pairs{{"OMPI_MCA_pml", "ucx"}, {"UCX_TLS", "rc"}, {"OMPI_MCA_btl", "self"}}));
   EXPECT_EQ(settings_on_line({"mpiexec", "-genv", "FI_PROVIDER", "verbs", "-n", "2", "./app"}),
             (Pairs{{"FI_PROVIDER", "verbs"}}));
-  // What follows an option that is not known may be its value.
+  // The word behind an option that is not known may be its value.
   EXPECT_EQ(settings_on_line({"mpirun", "--new", "3", "--mca", "pml", "ob1", "./app"}),
             (Pairs{{"OMPI_MCA_pml", "ob1"}}));
   EXPECT_EQ(settings_on_line({"mpirun", "--mca", "pml"}), Pairs{});

@@ -6,8 +6,8 @@
 // by which any rest of what is under way is lost; a host that is cut off without a word; a crash of head,
 // agent or host; processes that fail; a record that cannot be written; a time-out while others could still go
 // on (they are slow). Of these `faults`, in any order, at any moment. A time-out where nothing else can
-// happen is none. What the processes of a host do is one Local. Hosts are alike: worlds that differ in their
-// order only are one.
+// happen is none. The actions of a host's processes are one Local. Hosts are alike: worlds that differ in
+// their order only are one.
 #pragma once
 
 #include <array>

@@ -56,7 +56,7 @@ class AdaptiveHeld : public ImageTest {
     std::vector<int> released;
   };
 
-  // What is released is overwritten at once.
+  // A buffer that is released is overwritten at once.
   Result<SinkStats> write(const SinkOptions& options, uint64_t present) {
     constexpr size_t kBytes = kSegmentPages * kPageSize;
     pool_ = {buffers_.bytes, std::vector<int>(kPages / kSegmentPages)};

@@ -70,7 +70,7 @@ TEST_F(Crew, ThreadsThatCannotBeHadAreDoneWithout) {
     Helpers helpers(5, can);
     auto stats = write_image(1, memory_, ~0ull, with(&helpers, Codec::kZstd));
     ASSERT_TRUE(stats.ok()) << stats.error().message();
-    // What was refused once is not asked for again and again.
+    // A helper that was refused once is not asked for again and again.
     EXPECT_EQ(helpers.started(), std::min(can, helpers.asked()));
     EXPECT_LE(helpers.asked(), can + 1);
     auto image = ImageReader::open(path(name(1)));

@@ -35,7 +35,7 @@ void check(const Slot& slot) {
 // and is used again after that.
 std::string lazily(uint64_t iterations) {
   Slot slots[kSlots];
-  // What lies between them keeps them mappings of their own, and makes a checkpoint last.
+  // The pages between the slots keep them mappings of their own, and make a checkpoint last.
   constexpr uint64_t kBetween = 256;
   for (Slot& slot : slots) {
     slot.start = map_pages(kSlotPages + kBetween);

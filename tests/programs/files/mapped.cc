@@ -70,7 +70,7 @@ std::string shared_mapping(uint64_t iterations) {
   int fd = make_file("files.shared");
   std::byte* memory = map_file(fd, MAP_SHARED);
   std::string result = count_along("sharedmap", memory, iterations);
-  // What went through memory is in the file.
+  // The bytes written through memory are in the file.
   for (uint64_t i = 0; i < kPages; ++i) {
     uint64_t got = 0;
     require_call(pread(fd, &got, sizeof(got), static_cast<off_t>(i * kPage + 64)) == sizeof(got), "pread");

@@ -124,8 +124,8 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
       }
       std::promise<void> over;
       if (when == "written") {
-        // Who handles the fault has let the thread go and not yet said what it found: all copying waits for
-        // it.
+        // The handler of the fault has let the thread go and not yet said what it found: all copying waits
+        // for it.
         rig.memory.in_settle = [&, once = std::make_shared<std::atomic<bool>>(true)] {
           if (once->exchange(false)) over.get_future().wait_for(std::chrono::milliseconds(100));
         };

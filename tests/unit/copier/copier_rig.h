@@ -65,7 +65,8 @@ class Rig {
       ASSERT_EQ(table.state(id), SegmentState::kCopied);
     }
   }
-  // What is said to be as it was at the stop is so, and stays so until somebody is told: it is protected.
+  // A segment that is said to be unchanged since the stop is so, and stays so until a write is told: it is
+  // protected.
   size_t expect_kept_to_be_untouched() {
     size_t kept = 0;
     for (size_t n = 0; n < expected_.size(); ++n) {

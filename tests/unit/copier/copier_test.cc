@@ -94,7 +94,7 @@ TEST(Copier, AWriteIsAForcedCopyOfItsSegmentFirst) {
   EXPECT_EQ(rig.copier.counters().faults, 1u) << "the second write found its segment writable";
 }
 
-// Whoever handles the fault, the copier follows it.
+// The copier follows a fault, whichever thread handles it.
 TEST(Copier, WhatLiesBehindAForcedCopyIsNextInOrderFollow) {
   for (const bool in_thread : {false, true}) {
     Rig rig(64, 16);

@@ -65,7 +65,8 @@ bool LadderQueue::rebuild() {
   Rung& rung = rungs_[0];
   lay(rung, low, width, far_.size());
   if (!std::isfinite(rung.scale)) {
-    // All at one time: sort them at once. What is later goes to far_, what comes at this time to late_.
+    // All at one time: sort them at once. Later events go to far_, events that still come at this time to
+    // late_.
     lay(rung, low, 1, 1);
     rung.scale = 1e300;
     rung.taken = 1;
@@ -99,7 +100,7 @@ bool LadderQueue::refill() {
     }
     Rung& rung = rungs_[rungs_used_ - 1];
     if (rung.count == 0) {
-      // Whatever still belongs here is smaller than all of the rung above: it will go to late_.
+      // An event that still comes for this rung is smaller than all of the rung above: it will go to late_.
       --rungs_used_;
       continue;
     }

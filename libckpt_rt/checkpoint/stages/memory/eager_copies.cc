@@ -51,7 +51,7 @@ bool EagerCopies::reserve(uint64_t bytes, Workspace& space, AddrRange block) {
   return true;
 }
 
-// What is allocated next.
+// Touches the memory that is allocated next.
 long EagerCopies::touch(uint64_t bytes) const {
   return sys::call(__NR_madvise, arena_.range().start.value + arena_.used(), bytes, MADV_POPULATE_WRITE);
 }
@@ -95,7 +95,7 @@ void EagerCopies::leave_to(SpareMemory& spare) {
   if (room_.empty() || arena_.range() != room_ || room_.size() > 2 * kHugePage) return;
   AddrRange touched;
   const AddrRange block = arena_.hand_over(&touched);
-  // What was touched ahead, which the kernel does in whole huge pages where it can.
+  // The part that was touched ahead, which the kernel does in whole huge pages where it can.
   touched.start = Addr{round_up(block.start.value, kHugePage)};
   touched.end = touched.start + kHugePage;
   spare.give(SpareMemory::Use::kEagerCopies, {block, touched});

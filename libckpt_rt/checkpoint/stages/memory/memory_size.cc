@@ -73,7 +73,7 @@ MemorySize memory_size() {
 
 uint64_t list_bytes(const MemorySize& memory) {
   constexpr uint64_t kLeast = 8 << 20, kMost = 64 << 20;
-  // What waits in sockets and pipes is listed too, and then described: tens of MiB in one (tcp_rmem).
+  // Data that waits in sockets and pipes is listed too, and then described: tens of MiB in one (tcp_rmem).
   constexpr uint64_t kUnlimited = 512 << 20;
   // Six lists of mappings with their names, the kernel's text three times, a record of the image for each.
   constexpr uint64_t kMapping = 2 << 10, kTexts = 12;  // bytes; times the text

@@ -16,7 +16,7 @@ struct MemorySize {
 MemorySize memory_size();
 
 // Address space for lists whose length is not known ahead. RLIMIT_AS makes it smaller: the program wants most
-// of what is left for itself. What is known ahead, the lists of mappings, comes on top.
+// of what is left for itself. The lists of mappings, whose length is known ahead, come on top.
 uint64_t list_bytes(const MemorySize& memory);
 // Upper bound of the number of segments of so many bytes: the blocks of 2 MiB in which a page exists.
 uint64_t most_segments(const MemorySize& memory, uint64_t segment_bytes);

@@ -31,7 +31,7 @@ bool OpenPages::add_stacks(const ThreadSlot* stopped) {
       if (!pages_.push_back(a)) return false;
     }
     if (high != goes_on && !pages_.push_back(goes_on)) return false;
-    // What the kernel writes when the thread exits; it does not wait for a fault then.
+    // The kernel writes this word when the thread exits, and does not wait for a fault then.
     if (s->clear_child_tid != 0 && !pages_.push_back(Addr{s->clear_child_tid}.page_down())) return false;
   }
   return true;
