@@ -33,7 +33,7 @@ bool merge(extent_hooks_t*, void* a, size_t, void* b, size_t, bool, unsigned) { 
 // jemalloc does without the hooks that are missing: dalloc, destroy (nothing is unmapped: it keeps the
 // extent), purge_lazy and purge_forced (decommit says what a purge would, and more: jemalloc asks commit
 // before it uses the extent again, and takes it for zeros then).
-extent_hooks_t extent_hooks{alloc,   nullptr, nullptr, commit_part, decommit_part,
-                            nullptr, nullptr, split,   merge};
+constinit extent_hooks_t extent_hooks{alloc,   nullptr, nullptr, commit_part, decommit_part,
+                                      nullptr, nullptr, split,   merge};
 
 }  // namespace ckpt::heap

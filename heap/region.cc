@@ -13,7 +13,7 @@
 #include "base/units.h"
 #include "base/preload_rules.h"
 
-ckpt::HeapInterface ckpt_heap_v1;
+constinit ckpt::HeapInterface ckpt_heap_v1;
 
 namespace ckpt::heap {
 namespace {
@@ -23,8 +23,8 @@ constexpr uint64_t kSmallestRegion = 4 << 20, kLargestRegion = 1ull << 44;
 // Stale pages: so many may always stay, and beyond that a share of what is used.
 constexpr uint64_t kAlwaysStale = 32 << 20, kStaleShare = 8;
 
-std::atomic<uint64_t> stale_pages{0}, used_bytes{0};
-std::atomic<bool> wants_huge_pages{false};
+constinit std::atomic<uint64_t> stale_pages{0}, used_bytes{0};
+constinit std::atomic<bool> wants_huge_pages{false};
 
 uint64_t at(const void* p) { return reinterpret_cast<uint64_t>(p); }
 void* pointer(uint64_t a) { return reinterpret_cast<void*>(a); }

@@ -51,9 +51,9 @@ struct Preparing {
   std::string path;
 };
 constexpr size_t kMostPreparing = 64;
-Preparing preparing[kMostPreparing];
-size_t preparing_count = 0;
-uint32_t prepare_round = 0;
+Preparing preparing[kMostPreparing];  // not constinit: clang makes no std::string without code
+constinit size_t preparing_count = 0;
+constinit uint32_t prepare_round = 0;
 
 void prepare_all(ckpt_rt_callback_kind, void*) {
   for (size_t i = 0; i < preparing_count; ++i) {

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Is how far a check is on the terminal's last line?
-bool progress_is_shown = false;
+constinit bool progress_is_shown = false;
 
 void clear_progress() {
   if (progress_is_shown) std::fprintf(stderr, "\r\033[K");

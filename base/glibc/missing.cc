@@ -20,7 +20,7 @@
 extern "C" {
 
 // 2.32. libstdc++ counts references without atomics where it is true; nobody says so here.
-CKPT_HIDDEN char __libc_single_threaded = 0;
+CKPT_HIDDEN constinit char __libc_single_threaded = 0;
 
 // 2.33: before that they were inline, for another name.
 CKPT_HIDDEN int fstat(int fd, struct stat* to) noexcept {

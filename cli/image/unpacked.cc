@@ -16,7 +16,7 @@ struct Unpacked {
   std::string stream;
   std::unique_ptr<JobSpool> spool;
 };
-std::vector<Unpacked> unpacked;
+constinit std::vector<Unpacked> unpacked;
 
 }  // namespace
 

@@ -332,7 +332,7 @@ ExitCode run_exchange() {
     if (first && !of_lost) keeper::take_low_priority();
     // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange
     // of that checkpoint; @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
-    static std::string self;
+    static std::string self;  // not constinit: clang makes no std::string without code
     static const int pid = getpid();
     self = fmt::format("{}{}.{}", of_lost ? "lost" : "host", plan.value("self", 0),
                        plan.value("id", uint64_t{0}));

@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint64_t kLeastMemory = 16 << 20;
 
-int volatile ended = 0;
+constinit int volatile ended = 0;
 void end(int) { ended = 1; }
 
 uint64_t half_of_machine() {

@@ -32,7 +32,7 @@ bool find(void* library, const char* name, Function& function) {
 // nullptr: there is none. libcrypto is never closed: it has given the C library functions to call at the end
 // of threads and of the process.
 const LibCrypto* libcrypto() {
-  static LibCrypto all;
+  static constinit LibCrypto all;
   static const bool there = [] {
     void* library = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) library = dlopen("libcrypto.so.1.1", RTLD_NOW | RTLD_LOCAL);

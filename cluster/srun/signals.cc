@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kMost = 64;
 
-volatile sig_atomic_t come[kMost + 1];
-sigset_t before, waiting, taken;
+constinit volatile sig_atomic_t come[kMost + 1]{};
+constinit sigset_t before{}, waiting{}, taken{};
 
 void note(int signal) { come[signal] = 1; }
 

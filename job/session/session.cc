@@ -25,10 +25,10 @@ namespace ckpt::job {
 
 namespace {
 
-Session* current = nullptr;  // the agent's
-int64_t stop_began_ns = 0;
-ExpectAlone* expects_alone = nullptr;  // the agent's
-int asker_of_stopped = -1;
+constinit Session* current = nullptr;  // the agent's
+constinit int64_t stop_began_ns = 0;
+constinit ExpectAlone* expects_alone = nullptr;  // the agent's
+constinit int asker_of_stopped = -1;
 
 bool has_stopped_child(int which, int pid) {
   siginfo_t child{};

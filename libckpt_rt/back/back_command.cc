@@ -112,8 +112,8 @@ Error go_back_by_command(const char* image) {
   if (image != nullptr) std::memcpy(c.image, image, std::strlen(image) + 1);
   *fmt::format_to_n(c.path, sizeof(c.path) - 1, "PATH=/usr/bin:/bin").out = '\0';
   *fmt::format_to_n(c.key, sizeof(c.key) - 1, "CKPT_KEY_FILE={}", own_key_file::path()).out = '\0';
-  static char shell[] = "sh", option[] = "-c",
-              script[] = "\"$0\" back \"$@\" 2>&1 >/dev/null; echo \"exit $?\"";
+  static constinit char shell[] = "sh", option[] = "-c",
+                        script[] = "\"$0\" back \"$@\" 2>&1 >/dev/null; echo \"exit $?\"";
   char* const argv[] = {shell, option, script, c.program_path, c.pid, image != nullptr ? c.image : nullptr};
   std::memcpy(c.argv, argv, sizeof(argv));  // the rest is zero: its end
   c.environment[0] = c.path;

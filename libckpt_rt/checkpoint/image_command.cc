@@ -29,8 +29,8 @@ constexpr size_t kStack = 32 << 10;
 constexpr int64_t kEndsMs = 100, kPatienceMs = 5000;
 
 // Kept from the program's start; in an image like any other memory.
-char** remembered_environment = nullptr;
-size_t remembered_count = 0;
+constinit char** remembered_environment = nullptr;
+constinit size_t remembered_count = 0;
 
 bool starts_with(const char* text, std::string_view start) {
   return std::strncmp(text, start.data(), start.size()) == 0;
@@ -178,7 +178,7 @@ Result<void> ImageCommand::prepare(const char* command, const Facts& facts, int 
   set("CKPT_PROGRAM={}", facts.program);
   set("CKPT_PID={}", facts.pid);
   environment[n] = nullptr;
-  static char shell[] = "sh", option[] = "-c";
+  static constinit char shell[] = "sh", option[] = "-c";
   shared_->argv[0] = shell;
   shared_->argv[1] = option;
   shared_->argv[2] = const_cast<char*>(command);

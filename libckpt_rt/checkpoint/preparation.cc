@@ -38,13 +38,13 @@ constinit FutexWord started{0};
 
 constexpr uint32_t kMostRounds = 32;
 
-char refused[200];
-std::atomic<bool> in_prepare{false};
+constinit char refused[200];
+constinit std::atomic<bool> in_prepare{false};
 
-CKPT_LARGE_TABLE alignas(8) std::byte outgoing[job::kMostPostedBytes];
-uint32_t outgoing_bytes = 0;  // the serving thread's in PREPARE, else the agent's
-CKPT_LARGE_TABLE alignas(8) std::byte mail[job::kMostMailBytes];
-std::atomic<uint32_t> mail_bytes{0};
+CKPT_LARGE_TABLE alignas(8) constinit std::byte outgoing[job::kMostPostedBytes];
+constinit uint32_t outgoing_bytes = 0;  // the serving thread's in PREPARE, else the agent's
+CKPT_LARGE_TABLE alignas(8) constinit std::byte mail[job::kMostMailBytes];
+constinit std::atomic<uint32_t> mail_bytes{0};
 
 constexpr size_t padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
 

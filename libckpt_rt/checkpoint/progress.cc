@@ -14,10 +14,10 @@ namespace {
 constexpr int64_t kBetweenNs = 100'000'000;
 
 // Written by the agent before the writer is told to begin.
-int to = -1;
-uint64_t total = 0;
+constinit int to = -1;
+constinit uint64_t total = 0;
 // The writer's.
-int64_t last_ns = 0;
+constinit int64_t last_ns = 0;
 
 }  // namespace
 

@@ -12,8 +12,8 @@
 
 namespace ckpt::agent {
 
-Queue queue;
-CKPT_FORK_DATA AgentWords words;
+constinit Queue queue;
+CKPT_FORK_DATA constinit AgentWords words;
 
 CKPT_FORK_PATH bool is_idle() { return !words.running && words.count == 0 && words.absences == 0; }
 

@@ -27,7 +27,7 @@ namespace ckpt::agent {
 
 namespace {
 
-FutexWord orders{0};  // changes when an agent that waits has to look
+constinit FutexWord orders{0};  // changes when an agent that waits has to look
 
 class SignalsBlocked {
  public:

@@ -25,9 +25,9 @@ struct Callback {
   void* context;
 };
 constexpr uint32_t kMost = 64;
-FutexLock lock;
-CKPT_LARGE_TABLE Callback list[kMost];
-std::atomic<uint32_t> count{0};
+constinit FutexLock lock;
+CKPT_LARGE_TABLE constinit Callback list[kMost]{};
+constinit std::atomic<uint32_t> count{0};
 
 }  // namespace
 

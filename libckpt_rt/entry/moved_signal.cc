@@ -35,7 +35,7 @@ constexpr int kFirst = 34, kLast = 64;  // what libc leaves of the real-time sig
 // An asker that has found our number sends it at once. Later ones are the program's own, whatever they carry.
 constexpr int64_t kLateNs = 10'000'000'000;
 
-std::atomic<int64_t> moved_ns{0};  // CLOCK_MONOTONIC
+constinit std::atomic<int64_t> moved_ns{0};  // CLOCK_MONOTONIC
 
 uint64_t& mask_of(const ThreadSlot& slot) { return *reinterpret_cast<uint64_t*>(&slot.frame->uc_sigmask); }
 

@@ -26,7 +26,7 @@ extern "C" {
 
 namespace ckpt::guard {
 
-Window window;
+constinit Window window;
 
 namespace {
 

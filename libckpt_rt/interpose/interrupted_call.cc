@@ -96,7 +96,7 @@ extern "C" {
 extern const char ckpt_call_begin[], ckpt_call_enter[], ckpt_call_after[], ckpt_call_after_program[];
 extern const char ckpt_release_begin[], ckpt_release_enter[], ckpt_release_stopped[];
 extern const uint64_t ckpt_restart_tag;
-std::atomic<uint32_t> ckpt_departures{0};
+constinit std::atomic<uint32_t> ckpt_departures{0};
 }
 
 namespace ckpt {

@@ -44,7 +44,7 @@ struct Redirection {
   unsigned char* at;  // after the endbr64, if the function begins with one; null: not found
 };
 
-Redirection redirections[] = {
+constinit Redirection redirections[] = {
     {"munmap", nullptr, nullptr},
     {"madvise", nullptr, nullptr},
     {"mremap", nullptr, nullptr},
@@ -52,13 +52,13 @@ Redirection redirections[] = {
 };
 
 // In a restarted process only.
-Redirection after_restart[] = {
+constinit Redirection after_restart[] = {
     {"clock_gettime", nullptr, nullptr},
     {"getrusage", nullptr, nullptr},
     {"times", nullptr, nullptr},
 };
 
-bool redirected = false;
+constinit bool redirected = false;
 
 void make_jump(const Redirection& r, unsigned char (&jump)[kJumpBytes]) {
   const int64_t distance = static_cast<unsigned char*>(r.to) - (r.at + kJumpBytes);

@@ -25,7 +25,7 @@ constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 
-std::atomic<void*> addresses[kCount];
+constinit std::atomic<void*> addresses[kCount];
 
 [[gnu::constructor(101)]] void find_real_functions() {
   for (unsigned i = 0; i < kCount; ++i)
@@ -44,7 +44,7 @@ constexpr char kNever = 0;
 
 }  // namespace
 
-const char* single_threaded = &kNever;
+constinit const char* single_threaded = &kNever;
 
 RealAddress real_function(RealFunction which) {
   std::atomic<void*>& address = addresses[static_cast<unsigned>(which)];

@@ -17,7 +17,7 @@
 namespace ckpt {
 namespace {
 
-std::optional<HostsPlan> plan;
+constinit std::optional<HostsPlan> plan;
 
 Error agent_gone() {
   return make_error(ExitCode::kUnavailable, 0,

@@ -51,7 +51,7 @@ void ask_again(int fd) {
 }  // namespace
 
 void refuse_pages() {
-  static pollfd spaces[kMost];
+  static constinit pollfd spaces[kMost]{};
   int count = 0;
   for (int fd = 0; fd < 4 * kMost && count < kMost; ++fd) {
     if (is_userfaultfd(fd)) spaces[count++] = {fd, POLLIN, 0};

@@ -10,7 +10,7 @@
 namespace ckpt {
 namespace {
 
-bool own_user_namespace = false;
+constinit bool own_user_namespace = false;
 
 Error cannot(const char* what) {
   return make_error(

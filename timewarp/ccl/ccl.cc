@@ -37,8 +37,8 @@ struct Ccl {
   std::unique_ptr<NonBlocking> copier;
 };
 
-std::unique_ptr<Ccl> ccl;
-std::string error;
+constinit std::unique_ptr<Ccl> ccl;
+std::string error;  // not constinit: clang makes no std::string without code
 
 int fail(int code, std::string what) {
   error = std::move(what);

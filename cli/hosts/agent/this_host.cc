@@ -86,7 +86,7 @@ void set_launchers(const std::string& on) {
 }
 
 namespace {
-sighandler_t on_hangup_before = SIG_DFL;
+constinit sighandler_t on_hangup_before = SIG_DFL;
 }
 
 void ignore_hangup() { on_hangup_before = signal(SIGHUP, SIG_IGN); }

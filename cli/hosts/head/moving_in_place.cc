@@ -19,7 +19,7 @@ constexpr int64_t kWordToOldNs = 5'000'000'000;  // less than a host waits for t
 
 // Not one of GoingBack's: what an agent says late of the one is not for the other.
 uint64_t next_number() {
-  static uint64_t attempts = uint64_t{1} << 32;
+  static constinit uint64_t attempts = uint64_t{1} << 32;
   return ++attempts;
 }
 

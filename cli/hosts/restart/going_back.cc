@@ -38,7 +38,7 @@ std::optional<std::string> back_wish_in(const Json& question) {
 
 GoingBack::GoingBack(Crew& crew, HostsManifest manifest, std::string path)
     : crew_(crew), manifest_(std::move(manifest)), path_(std::move(path)), number_([] {
-        static uint64_t attempts = 0;
+        static constinit uint64_t attempts = 0;
         return ++attempts;
       }()) {}
 

@@ -21,7 +21,7 @@ namespace {
 
 // Since the job was started or brought back by this head.
 const int64_t began_ns = now_ns();
-int64_t losses = 0;
+constinit int64_t losses = 0;
 
 }  // namespace
 

@@ -54,7 +54,7 @@ struct Desk {
     put(std::move(message));
   }
 };
-Desk* desk = nullptr;
+constinit Desk* desk = nullptr;
 
 PmixMessage of_rank(PmixMessage::What what, const pmix_proc_t* who) {
   PmixMessage m;
@@ -238,7 +238,7 @@ bool PmixHost::begin(const PmixStep& step, std::string& why) {
     why = fmt::format("--mpi=pmix: {}: {}", session, strerror(errno));
     return false;
   }
-  static pmix_server_module_t module{};
+  static constinit pmix_server_module_t module{};
   module.client_connected = connected;
   module.client_finalized = finalized;
   module.abort = aborted;

@@ -20,7 +20,8 @@ namespace {
 
 constexpr size_t kStep = 1 << 20;
 
-std::string peeked;  // from a pipe, which gives its bytes once
+// From a pipe, which gives its bytes once. Not constinit: clang makes no std::string without code.
+std::string peeked;
 
 Result<ScopedFd> nameless_file(const std::string& directory) {
   int fd = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);

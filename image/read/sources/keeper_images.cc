@@ -11,7 +11,7 @@ namespace ckpt {
 
 namespace {
 
-// By the socket's path: how this process reaches the directory.
+// By the socket's path: how this process reaches the directory. Not constinit: no std::map can be.
 std::map<std::string, std::string, std::less<>>& reached() {
   static std::map<std::string, std::string, std::less<>> all;
   return all;

@@ -5,8 +5,8 @@
 namespace ckpt {
 
 namespace {
-ImageKey key;
-bool has_key = false;
+constinit ImageKey key{};
+constinit bool has_key = false;
 }  // namespace
 
 Result<void> use_key_file(const std::string& path) {

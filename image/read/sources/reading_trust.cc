@@ -16,7 +16,7 @@ namespace ckpt {
 
 namespace {
 
-bool own_only = false;
+constinit bool own_only = false;
 
 Result<void> check_owner(const struct stat& st, const char* kind, const std::string& path) {
   if (st.st_uid == geteuid() || st.st_uid == 0) return {};

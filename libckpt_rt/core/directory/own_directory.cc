@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kName = 32;  // of "/user-UID", with its end
 
-int handed = -1;  // of the agent's own table
+constinit int handed = -1;  // of the agent's own table
 
 // Absolute path of the directory that images go to.
 constinit own_directory::Name current = {};

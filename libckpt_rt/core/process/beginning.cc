@@ -13,7 +13,7 @@ namespace ckpt {
 
 namespace {
 
-int64_t began_ns = 0;
+constinit int64_t began_ns = 0;
 
 int64_t look() {
   char text[1024];

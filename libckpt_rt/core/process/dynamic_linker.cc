@@ -50,7 +50,7 @@ Function* function(Function* of_libc, const char* name, std::atomic<Function*>& 
 }  // namespace
 
 CKPT_START_PATH void* find(void* handle, const char* name) {
-  static std::atomic<Find*> found{nullptr};
+  static constinit std::atomic<Find*> found{nullptr};
   Find* f = function<Find>(&::dlsym, "dlsym", found);
   return f == nullptr ? nullptr : f(handle, name);
 }
@@ -62,7 +62,7 @@ void* loaded(const char* library) {
 }
 
 bool describe(const void* address, Dl_info& info) {
-  static std::atomic<Describe*> found{nullptr};
+  static constinit std::atomic<Describe*> found{nullptr};
   Describe* f = function<Describe>(&::dladdr, "dladdr", found);
   return f != nullptr && f(address, &info) != 0;
 }

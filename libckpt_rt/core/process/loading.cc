@@ -8,7 +8,7 @@ namespace ckpt::loading {
 
 namespace {
 // In a forked child too: its memory has a loader and a gate of its own, at the same address.
-uint64_t gate = 0;
+constinit uint64_t gate = 0;
 }  // namespace
 
 void begin(uint64_t address) { gate = address; }

@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kPaths[] = {"/proc/thread-self/mem", "/proc/thread-self/pagemap"};
 
 // Of the agent's own table.
-int handed[] = {-1, -1};
-int handed_to = 0;  // the process: a forked child has their numbers, but is another
+constinit int handed[] = {-1, -1};
+constinit int handed_to = 0;  // the process: a forked child has their numbers, but is another
 
 long open_plainly(OwnFile which) {
   return sys::call(__NR_openat, long{AT_FDCWD}, kPaths[static_cast<int>(which)], long{O_RDONLY | O_CLOEXEC},

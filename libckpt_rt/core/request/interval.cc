@@ -22,15 +22,16 @@ namespace ckpt::interval {
 namespace {
 
 // CLOCK_MONOTONIC, ns; 0: none yet. The agent's.
-int64_t last_ns = 0;
+constinit int64_t last_ns = 0;
 
 // Its kernel id; -1: none.
-int timer = -1;
+constinit int timer = -1;
 
 // Of CKPT_EVERY=auto; the agent's. Images hold them, so they go on after a restart.
 constinit AutoInterval automatic = {};
-int64_t ran_ns = 0, counted_at_ns = 0;  // how long the program has run, up to an instant of CLOCK_MONOTONIC
-int64_t failures = 0;                   // that it was brought back after
+// How long the program has run, up to an instant of CLOCK_MONOTONIC.
+constinit int64_t ran_ns = 0, counted_at_ns = 0;
+constinit int64_t failures = 0;  // that it was brought back after
 
 int64_t in_force_ns() { return user_settings().every_auto ? automatic.ns() : user_settings().every_ns; }
 

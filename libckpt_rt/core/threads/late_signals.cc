@@ -11,8 +11,8 @@ namespace ckpt::late_signals {
 namespace {
 
 constexpr uint32_t kMost = 256;
-CKPT_LARGE_TABLE PendingSignal list[kMost];
-std::atomic<uint32_t> count{0};  // relaxed: of one thread at a time
+CKPT_LARGE_TABLE constinit PendingSignal list[kMost]{};
+constinit std::atomic<uint32_t> count{0};  // relaxed: of one thread at a time
 
 // -EAGAIN: no place.
 long queue(PendingSignal& s) {

@@ -17,8 +17,8 @@ extern "C" {
 struct CkptDispatchWords {
   uint64_t rax, selector, target, in_use;
 };
-[[gnu::visibility("hidden")]] CKPT_LARGE_TABLE CkptDispatchWords
-    ckpt_dispatch_words[ckpt::own_dispatch::kMost * ckpt::own_dispatch::kWaysBack];
+[[gnu::visibility("hidden")]] CKPT_LARGE_TABLE constinit CkptDispatchWords
+    ckpt_dispatch_words[ckpt::own_dispatch::kMost * ckpt::own_dispatch::kWaysBack]{};
 void ckpt_dispatch_returns();
 }
 

@@ -13,7 +13,7 @@ struct Place {
   std::atomic<uint64_t> thread_pointer{0};  // 0: free
   Area area;                                // only that thread's
 };
-CKPT_LARGE_TABLE Place places[kMost];
+CKPT_LARGE_TABLE constinit Place places[kMost]{};
 
 }  // namespace
 

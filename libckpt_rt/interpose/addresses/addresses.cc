@@ -16,13 +16,13 @@
 
 namespace ckpt::addresses {
 
-std::atomic<uint32_t> count{0};
-bool over_hosts = false;
+constinit std::atomic<uint32_t> count{0};
+constinit bool over_hosts = false;
 
 namespace {
 
-CKPT_LARGE_TABLE AddressLine table[kMostLines];
-uint32_t slice = 0;  // as IP_LOCAL_PORT_RANGE takes it; 0: the part has all ports of its host
+CKPT_LARGE_TABLE constinit AddressLine table[kMostLines]{};
+constinit uint32_t slice = 0;  // as IP_LOCAL_PORT_RANGE takes it; 0: the part has all ports of its host
 
 std::span<const AddressLine> lines() { return {table, count.load(std::memory_order_relaxed)}; }
 

@@ -15,8 +15,8 @@
 namespace ckpt::addresses {
 namespace {
 
-sockaddr_un keeper;  // ckpt-on of this host
-socklen_t keeper_length = 0;
+constinit sockaddr_un keeper{};  // ckpt-on of this host
+constinit socklen_t keeper_length = 0;
 
 // 0: it is no placeholder.
 uint16_t port_of_placeholder(const sockaddr_storage& peer) {

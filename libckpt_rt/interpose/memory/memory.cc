@@ -217,7 +217,7 @@ long remap_file_pages(void* start, size_t length, int protection, size_t page_of
 // never joined later. So before the heap first grows after a registration, its last page is unregistered:
 // then only that page becomes a mapping of its own, with the new ones.
 void unregister_end_of_heap(uintptr_t end) {
-  static std::atomic<uint32_t> forgotten_at{0};
+  static constinit std::atomic<uint32_t> forgotten_at{0};
   const uint32_t registered = hooks::memory_registered.load(std::memory_order_relaxed);
   if (registered == 0 || forgotten_at.load(std::memory_order_relaxed) == registered) return;
   const auto before = static_cast<uintptr_t>(sys::call(__NR_brk, 0L));

@@ -19,7 +19,7 @@
 namespace {
 
 using ExecWithSearch = int (*)(const char*, char* const[], char* const[]);
-ExecWithSearch libc_execvpe = nullptr;  // the search along PATH is libc's
+constinit ExecWithSearch libc_execvpe = nullptr;  // the search along PATH is libc's
 
 __attribute__((constructor)) void resolve() {
   libc_execvpe = reinterpret_cast<ExecWithSearch>(ckpt::dynamic_linker::find(RTLD_NEXT, "execvpe"));

@@ -18,15 +18,15 @@ constexpr uint64_t kRestarts = uint64_t{1} << 63;  // no address of a program ha
 constexpr uint64_t kSaRestorer = 0x04000000;
 
 // The function that has the slot: handler | kRestarts. 0: the slot is free. Set once.
-std::atomic<uint64_t> slot_keys[kHandlerSlots];
+constinit std::atomic<uint64_t> slot_keys[kHandlerSlots];
 
 // The action that the program set for the checkpoint signal: only told back to the program.
-std::atomic<uintptr_t> own_handler, own_restorer;
-std::atomic<uint64_t> own_flags, own_mask;
+constinit std::atomic<uintptr_t> own_handler, own_restorer;
+constinit std::atomic<uint64_t> own_flags, own_mask;
 
 // Former checkpoint signals, by the same bits as ckpt_former_signals, whose handler the program set without
 // SA_SIGINFO: only told back to the program.
-std::atomic<uint64_t> without_information;
+constinit std::atomic<uint64_t> without_information;
 
 uint64_t former_bit(int signal) { return uint64_t{1} << (signal & 63); }
 
@@ -35,9 +35,9 @@ uint64_t former_bit(int signal) { return uint64_t{1} << (signal & 63); }
 extern "C" {
 extern const char ckpt_handler_slots[], __restore_rt[];
 // Where a slot jumps.
-[[gnu::visibility("hidden")]] std::atomic<uintptr_t> ckpt_handler_targets[kHandlerSlots];
+[[gnu::visibility("hidden")]] constinit std::atomic<uintptr_t> ckpt_handler_targets[kHandlerSlots];
 // Signals that were ours: bit `signal` modulo 64.
-[[gnu::visibility("hidden")]] std::atomic<uint64_t> ckpt_former_signals;
+[[gnu::visibility("hidden")]] constinit std::atomic<uint64_t> ckpt_former_signals;
 [[gnu::visibility("hidden")]] int ckpt_is_late_request(int, void* information, void* context) {
   return hooks::took_late_request(information, context) ? 1 : 0;
 }

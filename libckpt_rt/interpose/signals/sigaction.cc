@@ -18,7 +18,7 @@ const Handler kHold = reinterpret_cast<Handler>(2);    // SIG_HOLD
 const Handler kError = reinterpret_cast<Handler>(-1);  // SIG_ERR
 
 // siginterrupt(3): signals for which signal(3) leaves out SA_RESTART.
-std::atomic<uint64_t> interrupting{0};
+constinit std::atomic<uint64_t> interrupting{0};
 
 bool is_libc_signal(int signal) { return signal == 32 || signal == 33; }
 

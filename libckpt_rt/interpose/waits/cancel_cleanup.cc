@@ -27,17 +27,17 @@ OfBuffer* find_once(std::atomic<OfBuffer*>& found, const char* name) {
 extern "C" {
 
 [[gnu::visibility("hidden")]] void __pthread_register_cancel(__pthread_unwind_buf_t* buffer) {
-  static std::atomic<OfBuffer*> found{nullptr};
+  static constinit std::atomic<OfBuffer*> found{nullptr};
   find_once(found, "__pthread_register_cancel")(buffer);
 }
 
 [[gnu::visibility("hidden")]] void __pthread_unregister_cancel(__pthread_unwind_buf_t* buffer) {
-  static std::atomic<OfBuffer*> found{nullptr};
+  static constinit std::atomic<OfBuffer*> found{nullptr};
   find_once(found, "__pthread_unregister_cancel")(buffer);
 }
 
 [[gnu::visibility("hidden")]] void __pthread_unwind_next(__pthread_unwind_buf_t* buffer) {
-  static std::atomic<OfBuffer*> found{nullptr};
+  static constinit std::atomic<OfBuffer*> found{nullptr};
   find_once(found, "__pthread_unwind_next")(buffer);
   __builtin_unreachable();
 }

@@ -74,7 +74,7 @@ CKPT_START_PATH Reading read_both() {
   return best;
 }
 
-Reading first{};
+constinit Reading first{};
 
 CKPT_START_PATH bool kernel_trusts_counter() {
   long fd = sys::call(__NR_openat, long{AT_FDCWD},

@@ -30,7 +30,7 @@ constexpr int kShared = 128;
 
 using ClockWait = int(sem_t*, clockid_t, const timespec*);
 // libc's own, if its semaphores are not as described above; else null.
-std::atomic<ClockWait*> libc_clockwait{nullptr};
+constinit std::atomic<ClockWait*> libc_clockwait{nullptr};
 
 [[gnu::constructor(101)]] void check_layout() {
   using Init = int(sem_t*, int, unsigned);
