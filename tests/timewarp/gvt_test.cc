@@ -35,7 +35,7 @@ class World {
     for (unsigned t = 0; t < n; ++t) {
       threads_[t].party = std::make_unique<GvtParty>(gvt_, t);
       threads_[t].queue.push_back({t + 1.0, next_id_++});
-      threads_[t].kept.resize(n);
+      threads_[t].waiting.resize(n);
       threads_[t].channel.resize(n);
     }
   }
@@ -82,8 +82,8 @@ class World {
   struct Thread {
     std::unique_ptr<GvtParty> party;
     std::vector<Item> queue;
-    std::vector<Done> done;                       // in the order of time
-    std::vector<std::deque<Item>> kept, channel;  // by receiver
+    std::vector<Done> done;                          // in the order of time
+    std::vector<std::deque<Item>> waiting, channel;  // by receiver
     bool looking = false;
     unsigned executed = 0;
   };
@@ -93,7 +93,7 @@ class World {
     const bool noted =
         item.cancel ? mistake_ != kCancellationsNotNoted && mistake_ != kNoNoting : mistake_ != kNoNoting;
     if (noted) threads_[t].party->note({item.time, 0, t});
-    threads_[t].kept[to].push_back(item);
+    threads_[t].waiting[to].push_back(item);
   }
   void execute(unsigned t) {
     Thread& me = threads_[t];
@@ -112,10 +112,11 @@ class World {
   bool flush(unsigned t) {
     bool all = true;
     for (unsigned to = 0; to < threads_.size(); ++to) {
-      auto& kept = threads_[t].kept[to];
+      auto& waiting = threads_[t].waiting[to];
       auto& channel = threads_[t].channel[to];
-      for (; !kept.empty() && channel.size() < kRoom; kept.pop_front()) channel.push_back(kept.front());
-      all &= kept.empty();
+      for (; !waiting.empty() && channel.size() < kRoom; waiting.pop_front())
+        channel.push_back(waiting.front());
+      all &= waiting.empty();
     }
     return all;
   }
@@ -174,7 +175,7 @@ class World {
     double min = overtaken_ ? -1 : Key::never().time;
     for (const Thread& t : threads_) {
       for (const Item& i : t.queue) min = std::min(min, i.time);
-      for (const auto* messages : {&t.kept, &t.channel}) {
+      for (const auto* messages : {&t.waiting, &t.channel}) {
         for (const auto& list : *messages) {
           for (const Item& i : list) min = std::min(min, i.time);
         }

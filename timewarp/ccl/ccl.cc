@@ -174,9 +174,9 @@ int fossil_collection(int LP_id, double gvt) {
   CclLp* lp = find(LP_id);
   if (lp == nullptr) return -1;
   // The newest at or before gvt stays: a rollback to gvt begins there. A checkpoint under way does not count.
-  size_t keep = 0;
-  while (keep + 1 < lp->stack.size() && lp->stack[keep + 1].clock <= gvt) ++keep;
-  drop(*lp, 0, keep);
+  size_t newest = 0;
+  while (newest + 1 < lp->stack.size() && lp->stack[newest + 1].clock <= gvt) ++newest;
+  drop(*lp, 0, newest);
   return static_cast<int>(lp->stack.size());
 }
 

@@ -26,7 +26,7 @@ class Executor {
   ~Executor() = default;
 };
 
-// Keeps what cannot be had from the records of single events (state/state_saver.h).
+// Stores what cannot be had from the records of single events (state/state_saver.h).
 struct LpHistory;
 
 struct alignas(64) Lp : ckpt_tw_lp {

@@ -309,7 +309,7 @@ void Worker::undo_from(Lp& lp, const Key& key) {
   while (Record* record = record_at(lp.tail)) {
     Event* const event = record->event;
     if (event->key() < key) break;
-    // restore() needs what the first event undone has kept; of the others nothing more.
+    // restore() needs what the first event undone has saved; of the others nothing more.
     if (earliest != nullptr) {
       states_.release(lp, *earliest);
       records_.give(earliest);

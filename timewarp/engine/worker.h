@@ -7,24 +7,19 @@
 //
 // Who may touch an event, and when:
 //   sender      allocates it from its pool for the receiver's thread, fills it in, links it into the record
-//   of its
-//               cause (first_sent, next_sent), and gives it away: into its own queue or into a channel. From
-//               then on the sender only reads time, order and sender, which never change, and next_sent,
-//               which nobody else writes.
+//               of its cause (first_sent, next_sent), and gives it away: into its own queue or into a channel.
+//               From then on the sender only reads time, order and sender, which never change, and
+//               next_sent, which nobody else writes.
 //   receiver    owns everything else: status, queue entry, record. It drops the event (a) when it is final,
-//   (b) when a
-//               cancellation has come and the event has left the queue.
-//   cancelling  the sender puts the same pointer into the same channel a second time, marked. The channel
-//   keeps the
-//               order, so the receiver files the event before it cancels it. The sender reads next_sent
+//               (b) when a cancellation has come and the event has left the queue.
+//   cancelling  the sender puts the same pointer into the same channel a second time, marked. The channel is
+//               in order, so the receiver files the event before it cancels it. The sender reads next_sent
 //               before that, because the receiver may drop the event at once.
 //   final       a record and its event are dropped only if their key is below GVT. Then their cause is below
-//   GVT as well
-//               (a key is above its cause's), so nobody will walk the cause's list of sent events any more:
-//               the pointers left there are dead, and not read.
+//               GVT as well (a key is above its cause's), so nobody will walk the cause's list of sent events
+//               any more: the pointers left there are dead, and not read.
 //   stragglers  are found when they come out of the queue: an event below the LP's last executed one. Until
-//   then they
-//               are in the queue, and so in the report for GVT.
+//               then they are in the queue, and so in the report for GVT.
 //
 // The history is a ring of records in the order of execution. An LP's records are linked by position, newest
 // first; a position below `head_` means: final, dropped. An undone event leaves a hole. Final records are
@@ -110,7 +105,7 @@ class Worker final : public Executor, private History {
   void set_limit();
   bool all_flushed();
   Key settle_for_gvt();
-  void keep_to_memory(bool new_gvt);
+  void enforce_memory_limit(bool new_gvt);
   void cancel_back();
   void purge_queue();
   void overtaken(const Key& key, uint32_t receiver);

@@ -137,7 +137,7 @@ void Worker::on_gvt() {
   shared.committed.store(counters_.committed, std::memory_order_relaxed);
   shared.rolled_back.store(counters_.rolled_back, std::memory_order_relaxed);
   if (gvt_.time == kInfinity) done_ = true;
-  if (setup_.options.memory_bytes != 0) keep_to_memory(true);
+  if (setup_.options.memory_bytes != 0) enforce_memory_limit(true);
 
   states_.adapt(
       counters_.executed, counters_.rollbacks,
@@ -208,7 +208,7 @@ void Worker::loop() {
       if (setup_.transport->failed()) setup_.fail(CKPT_TW_MODEL, setup_.transport->failure());
     }
     if (bounded) look_for_gvt();
-    if (setup_.options.memory_bytes != 0 && n != 0) keep_to_memory(false);
+    if (setup_.options.memory_bytes != 0 && n != 0) enforce_memory_limit(false);
     if (n != 0 || received != 0) {
       idle = 0;
     } else if (++idle > kPatience) {
@@ -229,7 +229,7 @@ void Worker::loop() {
 // events are taken out of the queue. Meanwhile only the event at GVT itself is executed, until the memory in
 // use is below the limit again. A sequential simulation executes that event too, with nothing but the waiting
 // events in memory: if that does not fit, nothing will.
-void Worker::keep_to_memory(bool new_gvt) {
+void Worker::enforce_memory_limit(bool new_gvt) {
   constexpr uint64_t kCancelBackRound = 2, kPurgeRound = 4, kGiveUpRound = 12;
   int64_t used = static_cast<int64_t>(regions_.taken()) -
                  static_cast<int64_t>(records_.free_blocks() * records_.block_bytes() + states_.free_bytes());
@@ -270,8 +270,8 @@ void Worker::keep_to_memory(bool new_gvt) {
 }
 
 void Worker::cancel_back() {
-  const uint64_t keep = head_ + (tail_ - head_) / 2;
-  for (uint64_t at = tail_; at-- > keep;) {
+  const uint64_t first_undone = head_ + (tail_ - head_) / 2;
+  for (uint64_t at = tail_; at-- > first_undone;) {
     Record* const record = record_at(at);
     // The ring is in the order of execution: behind a record that is not final there may be some that are.
     if (record == nullptr || record->event->key() < gvt_) continue;

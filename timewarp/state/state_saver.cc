@@ -243,9 +243,9 @@ void StateSaver::restore_slow(Lp& lp, Record& first) {
     way_back_.push_back(r);
     if (r->saved != nullptr) base = r;
   }
-  for (size_t i = history.kept.size(); i-- > 0 && base == nullptr;) {
-    way_back_.push_back(history.kept[i]);
-    if (history.kept[i]->saved != nullptr) base = history.kept[i];
+  for (size_t i = history.since_copy.size(); i-- > 0 && base == nullptr;) {
+    way_back_.push_back(history.since_copy[i]);
+    if (history.since_copy[i]->saved != nullptr) base = history.since_copy[i];
   }
   history.has_copy = base != nullptr;
   history.since = static_cast<uint32_t>(way_back_.size());
@@ -261,21 +261,21 @@ void StateSaver::restore_slow(Lp& lp, Record& first) {
 }
 
 bool StateSaver::final_slow(Lp& lp, Record& record) {
-  std::vector<Record*>& kept = lp.history->kept;
+  std::vector<Record*>& since_copy = lp.history->since_copy;
   if (record.saved != nullptr) {
-    for (Record* r : kept) {
+    for (Record* r : since_copy) {
       release(lp, *r);
       history_.drop(*r);
     }
-    kept.clear();
+    since_copy.clear();
   }
   // The first one has a copy: an LP that could not go back to GVT would be found too late.
-  if (kept.empty() && record.saved == nullptr) [[unlikely]] {
+  if (since_copy.empty() && record.saved == nullptr) [[unlikely]] {
     setup_.fail(CKPT_TW_MODEL,
                 name_of(record.event->key(), lp.id) +
                     ": final before a copy of the state is there: this is a bug of the engine");
   }
-  kept.push_back(&record);
+  since_copy.push_back(&record);
   return true;
 }
 

@@ -9,7 +9,7 @@
 //   changing() INCREMENTAL: it is about to overwrite some bytes
 //   after()    it has been executed
 // and then either
-//   final()    nothing before GVT is undone: what was kept for it is given back, at once or when a later copy
+//   final()    nothing before GVT is undone: what was saved for it is given back, at once or when a later copy
 //   makes it
 //              useless; true: the state saver still needs the record and its event and will hand them to
 //              `drop`
@@ -19,8 +19,8 @@
 //
 // Copies before each event need nothing else. With copies before some events (COPY with every != 1, CCL)
 // restoring means: take the newest copy at or before the wanted place, and execute the events in between once
-// more without sending (coasting forward). So an LP keeps the records from its newest final copy on
-// (LpHistory::kept).
+// more without sending (coasting forward). So an LP holds the records from its newest final copy on
+// (LpHistory::since_copy).
 #pragma once
 
 #include <cstring>
@@ -48,8 +48,8 @@ class History {
 };
 
 struct LpHistory {
-  std::vector<Record*> kept;  // final, oldest first; the first has a copy
-  uint32_t since = 0;         // events executed since the last copy
+  std::vector<Record*> since_copy;  // final, oldest first; the first has a copy
+  uint32_t since = 0;               // events executed since the last copy
   bool has_copy = false;
   NonBlockingCopy copy;  // CCL: of the state after the last event
 };

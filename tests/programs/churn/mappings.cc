@@ -18,7 +18,7 @@ constexpr uint64_t kHugePages = 1024;  // one area in thirty-two
 struct Area {
   std::byte* start = nullptr;
   std::vector<uint64_t> pages;
-  // Mapped over: the kernel may keep the area as several mappings, which mremap refuses.
+  // Mapped over: the area may be several mappings to the kernel, which mremap refuses.
   bool patched = false;
 };
 
@@ -110,17 +110,17 @@ class Areas {
   }
   // Takes away the beginning or the end.
   void cut(Area& area) {
-    uint64_t keep = area.pages.size() / 2;
-    uint64_t drop = area.pages.size() - keep;
-    if (keep == 0) {
-      unmap(area, 0, drop);
+    uint64_t remaining = area.pages.size() / 2;
+    uint64_t removed = area.pages.size() - remaining;
+    if (remaining == 0) {
+      unmap(area, 0, removed);
     } else if (random_.below(2) == 0) {
-      unmap(area, keep, drop);
-      area.pages.resize(keep);
+      unmap(area, remaining, removed);
+      area.pages.resize(remaining);
     } else {
-      unmap(area, 0, drop);
-      area.start += drop * kPage;
-      area.pages.erase(area.pages.begin(), area.pages.begin() + static_cast<ptrdiff_t>(drop));
+      unmap(area, 0, removed);
+      area.start += removed * kPage;
+      area.pages.erase(area.pages.begin(), area.pages.begin() + static_cast<ptrdiff_t>(removed));
     }
   }
   void resize(Area& area, uint64_t n) {

@@ -76,16 +76,16 @@ bool LadderQueue::rebuild() {
     sort_near();
     return true;
   }
-  size_t kept = 0;
+  size_t remaining = 0;
   for (const Entry& e : far_) {
     const double position = (e.time - rung.start) * rung.scale;
     if (position < rung.limit) {
       put(rung, static_cast<int64_t>(position), e);
     } else {
-      far_[kept++] = e;
+      far_[remaining++] = e;
     }
   }
-  far_.resize(kept);
+  far_.resize(remaining);
   return true;
 }
 
