@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "image/write/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
@@ -76,7 +77,7 @@ void FileSaver::save(int tid, int fd) {
     return;
   bool made;
   if (link(tid, fd, st.st_dev, st.st_ino, &made)) {
-    (void)seen_.push_back({st.st_dev, st.st_ino});
+    CHECK(seen_.push_back({st.st_dev, st.st_ino}));  // save_all() has reserved it
     return;
   }
   const TaskPath path(tid, "fd", fd);
@@ -94,7 +95,14 @@ void FileSaver::save_all(int log) {
   seen_.clear();
   ArenaVector<int> fds(*arena_);
   const int tid = sys::getpid();
-  if (list_descriptors(tid, fds) < 0) return;
+  if (list_descriptors(tid, fds) < 0 || !seen_.reserve(fds.size())) {
+    log_format(
+        log,
+        "the open files cannot be listed, none is kept beside the image (CKPT_FILES={}): a restart needs "
+        "them as they are",
+        saved_files_name(how_));
+    return;
+  }
   for (size_t i = 0; i < fds.size(); ++i) save(tid, fds[i]);
   directory_.close();
   std::sort(seen_.begin(), seen_.end());

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/sys.h"
 #include "image/format/saved_file_names.h"
@@ -28,6 +29,7 @@ constexpr uint32_t kLooksForEach = 4;  // files of others among those that are s
 constexpr size_t kEnvironment = 64 << 10;
 constexpr int64_t kQuiet = 20'000'000;  // ns: times of files are those of the last tick
 constexpr uint32_t kMostEvents = 64;    // a look at one takes some 3 µs
+constexpr uint32_t kMostOfAll = kMostFiles + kMostEvents + kInStop;
 constexpr uint32_t kCame = IN_CREATE | IN_MOVED_TO, kWent = IN_DELETE | IN_MOVED_FROM;
 constexpr uint64_t kRoomForOurs = 256;  // descriptors
 
@@ -68,7 +70,7 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, SavedFilesDirectory& sa
   path_ = directory_of_temporary_files(arena);
   inode_ = 0;
   struct stat st;
-  if (std::string_view(path_).size() > 3000) return;
+  if (std::string_view(path_).size() > 3000 || !files_.reserve(kMostOfAll)) return;
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_) return;
   inode_ = st.st_ino;
@@ -189,6 +191,8 @@ void TemporaryFiles::save(int directory, SavedFilesDirectory& saved, const char*
   if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < job_began_ns() ||
       (inode != 0 && st.stx_ino != inode) || !saved.open())
     return;
+  // A file that is not in the list would come back at a restart, although the program has removed it.
+  if (files_.size() == kMostOfAll) return;
   inode = st.stx_ino;
   const long linked =
       sys::call(__NR_linkat, directory, name, saved.fd(), saved_file_name(device_, inode, false).text, 0L);
@@ -203,7 +207,7 @@ void TemporaryFiles::save(int directory, SavedFilesDirectory& saved, const char*
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
   if (sys::call(__NR_symlinkat, text, saved.fd(), saved_name_file(device_, inode).text) == 0)
-    (void)files_.push_back({inode, text + before + 2});
+    CHECK(files_.push_back({inode, text + before + 2}));
 }
 
 }  // namespace ckpt
