@@ -52,7 +52,7 @@ for part; do
       ;;
     look)  # clang at the rest of what is delivered: nothing is made of it
       cmake --preset clang -B build-clang-look -DCKPT_UNITY=ON >/dev/null
-      "$root/scripts/clang_look.py" build-clang-look cli restart cluster plugins
+      "$root/scripts/clang_look.py" build-clang-look cli restart cluster plugins timewarp
       ;;
     tidy) "$root/scripts/tidy.sh" base copier image/format image/write libckpt_rt job heap ;;
     # By clang: so both compilers build these tests, and their warnings are seen.
