@@ -94,11 +94,13 @@ class Run(OverHosts):
         self.assertIn("h9: its agent could not be started", done.stderr)
 
     def test_exit_code_and_streams(self):
-        # A command may close what it writes to, and read on.
-        reads_on = f"head -c 3000000 /dev/zero | {ON} h2 'exec > {self.dir}/got 2>&1; sleep 0.2; cat'; wc -c < {self.dir}/got"
+        # A command may close what it writes to, and read on: here, when ckpt-on has closed its ends of those pipes as well.
+        ends = "while ls -l /proc/$PPID/fd | grep -qF \"$pipes\"; do sleep 0.01; done"
+        command = f"pipes=$(readlink /proc/$$/fd/1 /proc/$$/fd/2); echo \"$pipes\" | grep -c pipe: > {self.dir}/pipes; exec > {self.dir}/got 2>&1; {ends}; cat"
+        reads_on = f"head -c 3000000 /dev/zero | {ON} h2 '{command}'; cat {self.dir}/pipes; wc -c < {self.dir}/got"
         job = self.run_job("sh", "-c", f"hostname; {reads_on}; echo 3 | {ON} h2 'read n; hostname; echo to stderr >&2; exit $n'")
         self.assertEqual(job.wait(240), 3, self.said())
-        self.assertEqual(self.said(), "h1\n3000000\nh2\nto stderr\n")
+        self.assertEqual(self.said(), "h1\n2\n3000000\nh2\nto stderr\n")
 
     def test_the_program_is_started_as_it_was_called(self):
         """Its arguments and its working directory have bytes that are no text, and it ignores no signal that its caller does not."""

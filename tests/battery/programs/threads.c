@@ -191,12 +191,14 @@ static void tls_keys(void) {
 }
 
 static int quiet[2], cleaned;
+static sem_t inside;
 static void clean(void* unused) { (void)unused, cleaned++; }
 static void* reads_for_ever(void* kind) {
   char c;
   int old;
-  if (kind) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
   pthread_cleanup_push(clean, NULL);
+  if (kind) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
+  sem_post(&inside);
   if (kind)
     for (volatile long i = 0;; i++) {
     }
@@ -218,19 +220,21 @@ static void cancellation(void) {
   pthread_t t, u, v;
   volatile int ready = 0;
   void* r;
-  MUST(pipe(quiet) == 0);
+  MUST(pipe(quiet) == 0 && sem_init(&inside, 0, 0) == 0);
   pthread_create(&v, NULL, not_to_be_cancelled, (void*)&ready);
   while (!ready) usleep(1000);
   pthread_cancel(v);
   pthread_create(&t, NULL, reads_for_ever, NULL);
   EACH_STEP(n) {
     pthread_create(&u, NULL, reads_for_ever, (void*)1);
-    usleep(3000);
+    for (int i = 0; i < 2; i++) {
+      while (sem_wait(&inside) != 0) MUST(errno == EINTR);
+    }
     pthread_cancel(t), pthread_join(t, &r);
     MUST(r == PTHREAD_CANCELED);
     pthread_cancel(u), pthread_join(u, &r);
     MUST(r == PTHREAD_CANCELED);
-    MUST(cleaned >= n);
+    MUST(cleaned == 2 * (n + 1));
     pthread_create(&t, NULL, reads_for_ever, NULL);
   }
   over = 1;

@@ -301,6 +301,7 @@ sleep 1000
 
 # No job depends on how fast another is. The first two wait for each other through FIFOs; the third ends in the foreground only,
 # for `fg` of a job that has ended is another output. What a shell with job control says of its jobs must not change.
+# count: lines in a file, so that a checkpoint may come while a job is at work.
 JOB_CONTROL = r"""
 stty -onlcr; tty > /dev/null && echo on a terminal
 in_front() {
@@ -308,15 +309,16 @@ in_front() {
   read -r _ _ _ _ group _ _ foreground _ < /proc/self/stat
   [ "$group" = "$foreground" ]
 }
-(read -r _ < first; sleep 0.3; echo one > one; echo > second) &
-(read -r _ < second; sleep 0.1; echo two > two) &
+count() { for i in $(seq $1); do echo $i; sleep 0.02; done; }
+(read -r _ < first; count 15 > one; echo > second) &
+(read -r _ < second; count 5 > two) &
 jobs -p | wc -l
-(until in_front; do sleep 0.02; done; sleep 0.3; exit 5) &
+(until in_front; do sleep 0.02; done; count 15 > three; exit 5) &
 fg %3 > /dev/null; echo job 3 was in the foreground and ended with $?
 in_front && echo the shell is in the foreground again
 echo > first
 wait
-cat one two
+cat one two three | cksum
 for i in $(seq 30); do printf '%s ' $i; sleep 0.02; done; echo
 stty size < /dev/tty
 """
