@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Each test that a document or a comment names exists, and docs/defects.md names nothing else as what shows a defect mended.
+
+Usage: citations_test.py BUILD CTEST      BUILD: configured; its tests need not be built
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CTEST = sys.argv.pop()
+BUILD = sys.argv.pop()
+
+
+def files(*patterns):
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=SOURCE, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        with open(os.path.join(SOURCE, name), encoding="utf-8") as f:
+            yield name, f.read()
+
+
+def cases_in(text):
+    """Of a C++ test: "Suite.Case" of each."""
+    return {f"{suite}.{case}" for suite, case in re.findall(r"^(?:TYPED_)?TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", text, re.M)}
+
+
+def shown_by(text):
+    """Of docs/defects.md: the words in the last column of its tables."""
+    rows = [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    return [word for row in rows for word in re.findall(r"`([^`]+)`", row[-1])]
+
+
+class Tests:
+    def __init__(self):
+        self.cases, self.in_python, self.exercises, self.paths = set(), set(), set(), set()
+        for name, text in files("tests/*.cc", "tests/*.c", "tests/*.py", "bench/*.py"):
+            self.paths.add(name)
+            if name.endswith((".cc", ".c")):
+                self.cases |= cases_in(text)
+                self.exercises |= set(re.findall(r'^\s*\{"(\w+)", ', text, re.M))
+            if name.endswith(".py"):
+                self.in_python |= set(re.findall(r"^\s*def (test_\w+)\(|^class (\w+)\(", text, re.M))
+        self.in_python = {name for pair in self.in_python for name in pair if name}
+        self.suites = {case.split(".")[0] for case in self.cases}
+        listed = subprocess.run([CTEST, "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
+        self.registered = {test["name"] for test in json.loads(listed)["tests"]}
+        # In parentheses behind a test: the program that it runs.
+        for _, text in files("tests/*CMakeLists.txt"):
+            self.registered |= set(re.findall(r"(?:add_executable|victim)\((\w+)", text))
+
+    def has(self, word):
+        if word in self.paths | self.cases | self.suites | self.in_python | self.registered | self.exercises:
+            return True
+        if word.startswith(("tests/", "bench/")):
+            return os.path.exists(os.path.join(SOURCE, word))
+        prefix = word.removesuffix("*")
+        return prefix != word and any(name.startswith(prefix) for name in self.cases | self.registered)
+
+
+class Citations(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tests = Tests()
+
+    def test_what_shows_a_defect_mended(self):
+        (_, text), = files("docs/defects.md")
+        words = shown_by(text)
+        self.assertGreater(len(words), 50)
+        self.assertEqual([word for word in words if not self.tests.has(word)], [], "no such test")
+
+    def test_cases_that_are_named_elsewhere(self):
+        """Only what looks like a case of a suite that there is, or of a suite called ...Test: `Type.Member` is none."""
+        missing, seen = [], 0
+        for name, text in files("*.md", "*.cc", "*.h", "*.c", "*.S"):
+            for word in re.findall(r"\b[A-Z]\w+\.[A-Z]\w+\b", text):
+                suite = word.split(".")[0]
+                if suite.endswith("Test") or (name.endswith(".md") and suite in self.tests.suites):
+                    seen += 1
+                    if word not in self.tests.cases:
+                        missing.append((name, word))
+            if name.endswith(".md"):
+                missing += [(name, word) for word in re.findall(r"`(test_\w+)`", text) if word not in self.tests.in_python]
+        self.assertGreater(seen, 10)
+        self.assertEqual(missing, [], "no such test")
+
+    def test_what_counts(self):
+        self.assertEqual(cases_in("TEST_F(Some, Case) {\nTEST(Other,\n     One) {\n// TEST(Not, This)"), {"Some.Case", "Other.One"})
+        text = "| 1 | `a` | b | `cli.x`: `test_y`; `Some.Case` |\n| --- | --- |\n`outside`"
+        self.assertEqual(shown_by(text), ["cli.x", "test_y", "Some.Case"])
+        self.assertFalse(self.tests.has("UserfaultfdTest.NoSuchCase"))
+        self.assertFalse(self.tests.has("restart.no_such_test"))
+
+
+if __name__ == "__main__":
+    unittest.main()
