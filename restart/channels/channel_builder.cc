@@ -307,9 +307,39 @@ void ChannelBuilder::settle(ChannelSocket& s) {
   fcntl(s.fd, F_SETFL, static_cast<int>(s.file->record.open_flags) & O_NONBLOCK);
 }
 
-Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
+bool ChannelBuilder::put_off(const IsAboutProcess& is_about_process) {
+  auto is_early = [&](const ChannelSocket& s, const ChannelMessage& m) {
+    const bool shows_sender = gives_pidfds(s) && (m.detail.flags & kMessageCredentials) != 0;
+    return !shows_sender && std::none_of(m.files.begin(), m.files.end(),
+                                         [&](uint32_t id) { return is_about_process(s.member, id); });
+  };
+  std::vector<ChannelSocket*> put_off;
   for (auto& s : sockets_) {
-    if (s->fd < 0 || s->messages.empty()) continue;
+    if (s->detail.domain == AF_UNIX && !std::all_of(s->messages.begin(), s->messages.end(),
+                                                    [&](const ChannelMessage& m) { return is_early(*s, m); }))
+      put_off.push_back(s.get());
+  }
+  for (ChannelSocket* s : put_off) {
+    s->is_put_off = true;
+    // Two datagram sockets that are connected to each other become so while the first of them is filled.
+    if (s->detail.type == SOCK_DGRAM && s->peer != nullptr && s->peer->peer == s) s->peer->is_put_off = true;
+  }
+  return has_put_off_ = !put_off.empty();
+}
+
+Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
+  CKPT_TRY(fill_queues(false, find_open_file));
+  return has_put_off_ ? Result<void>() : end_and_settle();
+}
+
+Result<void> ChannelBuilder::fill_rest(const FindOpenFile& find_open_file) {
+  CKPT_TRY(fill_queues(true, find_open_file));
+  return end_and_settle();
+}
+
+Result<void> ChannelBuilder::fill_queues(bool put_off, const FindOpenFile& find_open_file) {
+  for (auto& s : sockets_) {
+    if (s->fd < 0 || s->messages.empty() || s->is_put_off != put_off) continue;
     if (s->detail.type == SOCK_DGRAM) {
       CKPT_TRY(send_datagrams(*s, find_open_file));
     } else {
@@ -317,6 +347,10 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
       if (from >= 0) CKPT_TRY(send_messages(*s, from, find_open_file));
     }
   }
+  return {};
+}
+
+Result<void> ChannelBuilder::end_and_settle() {
   CKPT_TRY(connect_datagrams());
   for (auto& s : sockets_) {
     if (s->fd < 0) continue;
@@ -348,6 +382,15 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
 
 void ChannelBuilder::hand_over_sockets() {
   for (auto& s : sockets_) s->fd = -1;
+}
+
+void ChannelBuilder::close_far_ends() {
+  for (auto& s : sockets_) {
+    if (s->far_end >= 0) close(s->far_end);
+    s->far_end = -1;
+  }
+  for (auto& [name, helper] : helpers_) close(helper.fd);
+  helpers_.clear();
 }
 
 void ChannelBuilder::finish() {

@@ -6,7 +6,9 @@
 //            order:
 //              add       for every member
 //              connect   every socket is there, with its name and its other end
+//              put_off   of a job: names what can be sent only when its processes exist
 //              fill      when other open files are there too: messages, ends of streams, options
+//              fill_rest when the processes exist, if anything was put off
 //              keep      of a job: the sockets stay open when the builder goes
 //              finish    closes the builder's own descriptors
 //            find gives the descriptor of a member's open file between connect and keep or finish; the caller
@@ -72,6 +74,7 @@ struct ChannelSocket {
   std::string directory, now_at;  // as SocketFileDetail has them
   bool moved = false;             // its file is at now_at
   bool said_sender = false;
+  bool is_put_off = false;               // what waits in it is sent by fill_rest()
   ucred made_by = {};                    // SO_PEERCRED as it was; pid 0: not known
   ucred listens_as = {};                 // of a listening socket: as it is now
   int listens_with = -1;                 // the same: the length of its queue
@@ -88,6 +91,9 @@ struct ChannelSocket {
 
 // The descriptor that leads to a member's open file; -1: there is none.
 using FindOpenFile = std::function<Result<int>(int member, uint32_t open_file)>;
+
+// Such an open file waits in a socket: can it be made only when the processes of the job exist?
+using IsAboutProcess = std::function<bool(int member, uint32_t open_file)>;
 
 class ChannelBuilder {
  public:
@@ -122,7 +128,14 @@ class ChannelBuilder {
   }
   // Errors: kUnavailable, kPermission: a name is taken, with the remedy; kSystem.
   Result<void> connect();
+  // Of a queue all messages are put off, so that they stay in order. If there is any such queue, so is what
+  // ends a stream, and what the program has set, of all sockets: another socket may be the sender. False:
+  // none.
+  bool put_off(const IsAboutProcess& is_about_process);
   Result<void> fill(const FindOpenFile& find_open_file);
+  Result<void> fill_rest(const FindOpenFile& find_open_file);
+  // In a child of the caller, between fill and fill_rest: an end that the caller closes is gone then.
+  void close_far_ends();
   int find(int member, uint32_t open_file) const;  // -1: not a socket that was made
   // Every open file that is a socket of ours: visit(member, open_file, fd, first of its object).
   template <typename Visit>
@@ -160,6 +173,8 @@ class ChannelBuilder {
   void leave_name(ChannelSocket& s);
   // channel_builder.cc again
   bool bind_port(const ChannelSocket& s, int fd, const SocketName& name);
+  Result<void> fill_queues(bool put_off, const FindOpenFile& find_open_file);
+  Result<void> end_and_settle();
   void settle(ChannelSocket& s);
   Error cannot_make(const ChannelSocket& s) const;
   Error cannot_take(const ChannelSocket& s, const std::string& name, int error) const;
@@ -262,6 +277,7 @@ class ChannelBuilder {
   std::set<std::string> listens_at_;          // names at which other hosts of the job arrive
   std::vector<ScopedFd> listeners_;           // in which they arrive; until they have
   std::set<int> lent_;                        // of these, sockets of the program
+  bool has_put_off_ = false;
   std::vector<Stranger> strangers_;
 };
 
@@ -274,6 +290,8 @@ void set_early_options(int fd, const ChannelSocket& s);
 struct UnsetOption {
   int level, name, error;
 };
+// With each message that names its sender the program gets a pidfd (SO_PASSPIDFD).
+bool gives_pidfds(const ChannelSocket& s);
 // The first that could not be set, if there is one.
 std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s);
 // Of groups of sockets with one port, when all of them are there. False: one of them is not as it was.

@@ -116,6 +116,11 @@ void set_long(int fd, const ChannelSocket& s, Unset& unset) {
 
 }  // namespace
 
+bool gives_pidfds(const ChannelSocket& s) {
+  constexpr int kPassPidfd = 76;  // SO_PASSPIDFD, Linux 6.5
+  return s.detail.domain == AF_UNIX && is_on(*s.file, SOL_SOCKET, kPassPidfd);
+}
+
 void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
 
 void make_room(int fd) {

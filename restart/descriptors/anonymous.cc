@@ -24,6 +24,7 @@
 namespace ckpt {
 namespace {
 
+constexpr uint32_t kPidfdThread = 0200;                      // PIDFD_THREAD, Linux 6.9
 constexpr unsigned long kSetTicks = _IOW('T', 0, uint64_t);  // TFD_IOC_SET_TICKS, linux/timerfd.h
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
@@ -113,18 +114,21 @@ Result<ScopedFd> DescriptorBuilder::make_signalfd(const ParsedOpenFile& file) {
 }
 
 // Of the program itself, of another process of its job, or of a child of it, which exists again as one that
-// was killed. Any other is not what it was: one of a process that has ended and is gone.
+// was killed. Any other is not what it was: one of a process that has ended and is gone. So is one of a
+// thread that is not the first of its process: there are no other threads yet.
 Result<ScopedFd> DescriptorBuilder::make_pidfd(const ParsedOpenFile& file) {
   const auto pid = static_cast<int>(file.record.value);
+  const auto of_thread = file.record.open_flags & kPidfdThread;
   bool known = pid == meta_.process.record.pid;
   for (const auto& child : meta_.children) known = known || child.record.pid == pid;
   known = known || (options_.processes != nullptr && options_.processes->count(pid) != 0);
   // A process alone has been told when the checkpoint was taken.
   if (!known && pid > 0 && options_.inherited != nullptr)
-    say("{}: process {} is not one of the job: it counts as ended", describe(file, first_descriptor(file)),
-        pid);
+    say("{}: {} {} {}: it counts as ended", describe(file, first_descriptor(file)),
+        of_thread != 0 ? "thread" : "process", pid,
+        of_thread != 0 ? "is not the first of a process of the job" : "is not one of the job");
   ScopedFd made;
-  if (known) made.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, nonblocking(file))));
+  if (known) made.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, nonblocking(file) | of_thread)));
   if (made.valid()) return made;
   const CloneResult gone = clone_process(0, 0, 0);
   if (gone.pid == 0) _exit(0);

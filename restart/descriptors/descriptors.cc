@@ -27,6 +27,7 @@ int highest_descriptor(const ImageMeta& meta) {
 }
 
 std::string describe(const ParsedOpenFile& file, int fd) {
+  if (fd < 0) return fmt::format("a descriptor that waits to be received ({})", file.path);
   return fmt::format("descriptor {} ({})", fd, file.path);
 }
 

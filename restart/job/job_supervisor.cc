@@ -24,6 +24,14 @@ void kill_by(const ScopedFd& pidfd) {
   if (pidfd.valid()) sys::call(__NR_pidfd_send_signal, pidfd.get(), SIGKILL, 0L, 0L);
 }
 
+// Of one that all others wait for.
+Error ended_early() {
+  return make_error(
+      ExitCode::kInternal, 0,
+      "a process of ckpt-restart ended while the processes of the job were made: killed, or out "
+      "of memory (dmesg tells); the images are unharmed");
+}
+
 bool has_ended(const ScopedFd& pidfd) {
   pollfd p{pidfd.get(), POLLIN, 0};
   return pidfd.valid() && poll(&p, 1, 0) == 1;
@@ -82,7 +90,9 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       if (auto r = read_stages(m); !r.ok()) error_ = name_it(r.error(), birth_of_[m]);
     }
     if (!error_) {
-      if (auto r = look_for_ends(); !r.ok()) {
+      auto r = look_for_ends();
+      if (r.ok()) r = watch_planter();
+      if (!r.ok()) {
         read_reports();  // what it said before
         if (!error_) error_ = r.error();
       }
@@ -95,7 +105,6 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       end_all();
       return *error_;
     }
-    watch_planter();
     if (!together_ && all_reached(RestartStage::kMemory)) {
       together_ = true;
       set_clocks();
@@ -231,7 +240,10 @@ Result<void> JobSupervisor::look_for_ends() {
     if (p.gone || !has_ended(p.pidfd)) continue;
     p.gone = true;
     const Birth& b = job_.births.births[i];
-    if (!b.stays()) continue;
+    if (!b.stays()) {
+      if (meeting_.has_met(Point::kJoined)) continue;
+      return name_it(ended_early(), static_cast<int>(i));
+    }
     CKPT_TRY(read_stages(static_cast<size_t>(b.member)));
     if (went_) {
       reached(static_cast<size_t>(b.member), RestartStage::kGo);
@@ -248,10 +260,12 @@ Result<void> JobSupervisor::look_for_ends() {
 }
 
 // The processes that the planter has borne are adopted once it has exited.
-void JobSupervisor::watch_planter() {
-  if (planter_gone_ || !has_ended(planter_)) return;
+Result<void> JobSupervisor::watch_planter() {
+  if (planter_gone_ || !has_ended(planter_)) return {};
   planter_gone_ = true;
+  if (!meeting_.has_met(Point::kJoined)) return ended_early();
   meeting_.arrive(Point::kGone);
+  return {};
 }
 
 // All have their memory; from here on no time of the program's is lost.

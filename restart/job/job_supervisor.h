@@ -67,7 +67,7 @@ class JobSupervisor {
   Result<void> read_stages(size_t member);
   void reached(size_t member, RestartStage stage);
   Result<void> look_for_ends();
-  void watch_planter();
+  Result<void> watch_planter();
   bool all_reached(RestartStage stage) const;
   void set_clocks();
   void let(ScopedFd& pipe, size_t bytes);

@@ -67,6 +67,11 @@ class Meeting {
     }
   }
 
+  // All have arrived there.
+  bool has_met(Point point) {
+    return arrived(point).load(std::memory_order_acquire) >= shared_->expected[index(point)];
+  }
+
   // Nobody waits any more.
   void give_up() {
     shared_->over.store(1, std::memory_order_release);

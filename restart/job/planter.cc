@@ -13,6 +13,7 @@
 
 #include <cstring>
 
+#include "base/named_points.h"
 #include "restart/descriptors/builder.h"
 #include "restart/job/shared_things.h"
 #include "restart/reports/packet.h"
@@ -44,6 +45,12 @@ class Tree {
     if (auto r = prepare_clocks(); !r.ok()) fail(r.error());
     for (int birth : job_.births.first) bear(birth);
     meet(Point::kBorn);
+    // All processes of the job exist. None goes on beyond the next point before the planter comes to it.
+    points::at("restart.born");
+    if (things_.late != nullptr) {
+      if (auto r = things_.late->send(things_.files); !r.ok()) fail(r.error());
+    }
+    points::at("restart.sent");
     meet(Point::kLed);
     meet(Point::kJoined);
     reap_helpers(job_.births.first);
@@ -105,6 +112,7 @@ class Tree {
 
   [[noreturn]] void hold_clocks(int socket) {
     prctl(PR_SET_NAME, "ckpt-clocks");
+    if (things_.late != nullptr) things_.late->leave_to_planter();
     TimeNamespace time = prepare_time_namespace();
     const int64_t outer[2] = {time.outer_monotonic_ns, time.outer_boottime_ns};
     const int fds[2] = {time.offsets.get(), time.entry.get()};
@@ -165,6 +173,7 @@ class Tree {
   }
 
   [[noreturn]] void live(int i) {
+    if (things_.late != nullptr) things_.late->leave_to_planter();
     const Birth& b = birth(i);
     const std::string name(b.member >= 0 ? job_.member(b).name : std::string("ckpt-helper"));
     prctl(PR_SET_NAME, name.c_str());

@@ -208,15 +208,16 @@ class Gatherer {
         const auto group = group_of_.find(self);
         if (is_socket(f)) continue;  // the channel builder's
         const bool of_object = has_object(f) && objects.count(f.record.object) != 0;
-        // A file about a process (a pidfd, /proc/PID) is made when all processes are there, by each that had
-        // it.
-        const bool about_process = kind_of(f) == OpenFileKind::kPidFd || is_of_process(f);
+        // A file about a process (a pidfd, /proc/PID) is made when all processes are there: by each that had
+        // it, and for the messages in which it waits (LateMessages).
+        const bool about_process = is_about_process(f);
         const bool shared = group != group_of_.end() && !about_process;
         if (shared && !done.insert(group->second).second) continue;
         // Each process takes the files of ckpt-restart itself on its own.
         const bool terminal = own_terminal(m, f).has_value();
-        const bool wanted = !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
-                            (shared || of_object || terminal || in_flight.count(self) != 0);
+        const bool wanted =
+            !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
+            (shared || of_object || terminal || (in_flight.count(self) != 0 && !about_process));
         if (!wanted && !may_be_put_back(f)) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }
@@ -381,23 +382,31 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
     }
   }
   // Connections between members are real ones again, each made once.
-  ChannelBuilder channels(&working, options.say, options.say_at_once);
+  auto channels = std::make_unique<ChannelBuilder>(&working, options.say, options.say_at_once);
   for (size_t m = 0; m < job.plans.size(); ++m) {
     if (job.plans[m] != nullptr)
-      channels.add(static_cast<int>(m), job.plans[m]->image->meta(), gatherer.lone_pipes());
+      channels->add(static_cast<int>(m), job.plans[m]->image->meta(), gatherer.lone_pipes());
   }
-  CKPT_TRY(channels.connect());
-  CKPT_TRY(channels.fill([&](int member, uint32_t id) -> Result<int> {
-    if (int socket = channels.find(member, id); socket >= 0) return socket;
+  CKPT_TRY(channels->connect());
+  const bool has_late = channels->put_off([&](int member, uint32_t id) {
+    const ParsedOpenFile* file = job.plans[static_cast<size_t>(member)]->image->meta().open_file(id);
+    return file != nullptr && is_about_process(*file);
+  });
+  CKPT_TRY(channels->fill([&](int member, uint32_t id) -> Result<int> {
+    if (int socket = channels->find(member, id); socket >= 0) return socket;
     const auto& files = things.files[static_cast<size_t>(member)];
     const auto it = files.find(id);
     return it == files.end() ? -1 : it->second.fd;
   }));
-  channels.for_each([&](int member, uint32_t id, int fd, bool first) {
+  channels->for_each([&](int member, uint32_t id, int fd, bool first) {
     things.files[static_cast<size_t>(member)].emplace(id, InheritedFile{fd, first});
   });
-  channels.hand_over_sockets();
-  channels.finish();
+  if (has_late) {
+    things.late = std::make_unique<LateMessages>(job, working, options.say, std::move(channels));
+  } else {
+    channels->hand_over_sockets();
+    channels->finish();
+  }
   builder.finish();
   CKPT_TRY(make_memory(all, working, report, things));
   std::vector<const ImageMeta*> members;

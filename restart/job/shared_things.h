@@ -8,12 +8,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <vector>
 
 #include "image/read/image_meta.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/job/job_plan.h"
+#include "restart/job/late_messages.h"
 #include "restart/reports/report.h"
 
 namespace ckpt {
@@ -25,6 +27,7 @@ struct SharedThings {
   std::set<uint64_t> mapped_objects;
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
   std::map<uint32_t, int> terminals;   // of the job's own: /dev/pts/N as it was, and one descriptor of it
+  std::unique_ptr<LateMessages> late;  // nullptr: all messages are where they waited
 };
 
 // `working` is open above every number of the job. Files of the job that are gone, changed or grown since the

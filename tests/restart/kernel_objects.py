@@ -285,17 +285,6 @@ class Children(SteppedTest):
 
 
 class Others(SteppedTest):
-    def test_pidfd_of_a_member_that_waits_to_be_received(self):
-        for also_open in (True, False):
-            with self.subTest(also_open=also_open):
-                self.start()
-                self.do("c = subprocess.Popen(['sleep', '1000']); a, b = socket.socketpair(); f = os.pidfd_open(c.pid)")
-                self.assertEqual(self.checkpoint(), [])
-                self.do("n = socket.send_fds(a, [b'x'], [f])", *([] if also_open else ["os.close(f)"]))
-                self.assertEqual(["waits to be received" in n for n in self.checkpoint()], [True])
-                self.do("c.kill(); c.wait()")
-                self.kill_program()
-
     def test_deleted_working_directory(self):
         self.start()
         self.do("os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')")

@@ -84,7 +84,6 @@ struct CapturedDescriptor {
   uint32_t other_name_len;
   bool path_in_doubt;  // may have been renamed since prepare
   bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
-  bool was_sent;       // waits in a socket, and the program may have it open as well
   uint64_t value;      // as OpenFileRecord::value
   std::string_view watches;  // of inotify: fdinfo as of the stop, until the files are named
   const std::byte* details;

@@ -29,6 +29,14 @@ void put_record(ByteWriter& out, RecordType type, const T& fixed, std::span<cons
   out.raw(kZeros, static_cast<size_t>(-length & 7));
 }
 
+// A pidfd of a thread that is not the first of its process (PIDFD_THREAD, Linux 6.9).
+bool is_of_other_thread(const CapturedDescriptor& d) {
+  if ((d.now.open_flags & O_EXCL) == 0 || static_cast<int64_t>(d.value) <= 0) return false;
+  const long first = sys::call(__NR_pidfd_open, static_cast<long>(d.value), 0L);
+  if (first >= 0) sys::call(__NR_close, first);
+  return first < 0 && first != -ESRCH;
+}
+
 }  // namespace
 
 Result<void> DescriptorCapture::write_notes() {
@@ -60,13 +68,14 @@ Result<void> DescriptorCapture::write_notes() {
           "the process has ended",
           d.fd, process));
     }
-    // Such a message is made before there are processes.
-    if (d.kind == OpenFileKind::kPidFd && process > 0 && d.was_sent && has_partners_) {
-      CKPT_TRY(
-          note(1,
-               "a pidfd of process {} waits to be received (SCM_RIGHTS): after a restart it says that the "
-               "process has ended, and so does each descriptor that is the same",
-               process));
+    if (!d.shares && d.kind == OpenFileKind::kPidFd && has_partners_ && is_of_other_thread(d)) {
+      constexpr std::string_view kSent = "a descriptor that waits to be received";
+      char name[40];
+      const auto end = fmt::format_to_n(name, sizeof(name), "descriptor {}", d.fd);
+      CKPT_TRY(note(1,
+                    "{} is a pidfd of thread {}, which is not the first of its process: after a restart it "
+                    "says that the thread has ended",
+                    d.in_flight ? kSent : std::string_view(name, end.size), process));
     }
     // O_PATH is a place in the file system, and a directory is no device: neither has the device open.
     const bool open_device = S_ISCHR(d.now.mode) && (d.now.open_flags & O_PATH) == 0;

@@ -29,19 +29,18 @@ Result<uint32_t> DescriptorCapture::find_sent(int fd) {
   struct stat st {};
   sys::call(__NR_fstat, fd, &st);
   for (uint32_t i = 0; i < entries_.size(); ++i) {
-    CapturedDescriptor& d = entries_[i];
+    const CapturedDescriptor& d = entries_[i];
     if (d.now.inode != st.st_ino || d.now.device != st.st_dev) continue;
     const bool one_file = S_ISSOCK(st.st_mode) && (d.now.open_flags & O_PATH) == 0;
     const long r = one_file ? 0 : sys::call(__NR_kcmp, tid_of(d), sys::gettid(), KCMP_FILE, d.fd, fd);
     if (r != 0 && r != -EPERM && r != -ENOSYS && r != -EACCES) continue;
     if (r < 0) kcmp_refused_ = true;
     sys::call(__NR_close, fd);
-    d.was_sent = true;
     return i;
   }
   CapturedDescriptor d{};
   d.fd = fd;
-  d.in_flight = d.was_sent = true;
+  d.in_flight = true;
   d.proc_fd = d.partner = -1;
   d.eventfd_id = -1;
   sample_own_descriptor(fd, -1, d.now);
