@@ -239,6 +239,21 @@ class BackOfJob(ToldJob):
             with self.subTest(kind=kind):
                 self.pair_goes_back(f"pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_{kind})")
 
+    def test_a_pidfd_that_waits(self):
+        """It still waits: it stays, with what is before and behind it. More has come, or it was received: refused."""
+        self.start(before="pair = socket.socketpair()")
+        self.do("pair[0].send(b'1'), socket.send_fds(pair[0], [b'2'], [os.pidfd_open(child)]), pair[0].send(b'3')")
+        self.now()
+        self.do("state.update(n=5)")
+        self.back()
+        self.assertEqual(self.do("state['n']"), 0)
+        self.do("pair[0].send(b'4')")
+        self.refuse_back("held descriptors")
+        self.assertEqual(self.tell("pair[1].recv(1)"), b"1")
+        self.assertIsNone(self.tell("signal.pidfd_send_signal(socket.recv_fds(pair[1], 1, 1)[1][0], 0)"))
+        self.assertEqual(self.tell("pair[1].recv(9)"), b"34")
+        self.refuse_back("held descriptors")
+
     TCP = ("listener = socket.create_server(('127.0.0.1', 0)); first = socket.create_connection(listener.getsockname());"
            "pair = (first, listener.accept()[0]); listener.close()")
 

@@ -294,6 +294,10 @@ class ChannelPlan {
       return refuse(u, "what waited in it was received since, and the other end sends no more");
     }
     const User& sender = other->second.front();
+    const bool has_files =
+        std::any_of(before.begin(), before.end(), [](const WaitingMessage& m) { return !m.files.empty(); });
+    // Nobody has received it since, and nothing has come behind it: it stays where it is.
+    if (has_files && before == now) return {};
     for (const WaitingMessage& m : before) {
       if (m.detail.file_count != 0 || (m.detail.flags & kMessageUrgent) != 0)
         return refuse(u, "held descriptors or urgent bytes, which cannot be sent again yet");

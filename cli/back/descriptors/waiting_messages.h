@@ -16,6 +16,8 @@ namespace ckpt::cli {
 // is in the file.
 struct WaitingFile {
   uint64_t device, inode;
+  uint64_t process;   // of a pidfd; before Linux 6.9 all pidfds have one inode
+  uint64_t position;  // where no descriptor of the program leads there
   std::vector<std::byte> content;
   bool operator==(const WaitingFile&) const = default;
 };
