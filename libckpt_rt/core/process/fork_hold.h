@@ -3,6 +3,10 @@
 // MADV_DONTFORK can be set only after a mapping was made. A child that is forked in between keeps the
 // mapping: that of a ring (io_uring) for ever, and no image of the child could be restarted.
 //
+// A process that shares the program's memory (CLONE_VM, and a child of vfork) may be killed between begin()
+// and end(). So there is a place for each thread inside, taken and given back by one store: whose thread is
+// gone is inside no more. Where all places are taken, threads are counted only.
+//
 // Owner:     libckpt_rt. Its words are in the own page (own_page.h), which a child gets empty: to count costs
 //            no copy of a page after the fork.
 // Callers:   begin(), end(): threads of the program around fork and _Fork. hold(), release(): the agent,

@@ -12,7 +12,7 @@ namespace ckpt::own_page {
 namespace {
 
 // Stands in until reserve(): is_new_child() is false.
-CKPT_FORK_DATA constinit OwnPage first{{1}, {}, {0}, {0}, {0}};
+CKPT_FORK_DATA constinit OwnPage first{{1}, {}, {0}, {}, {0}, {0}, {0}};
 constinit AddrRange all{};
 CKPT_FORK_DATA constinit bool wiped = false;
 

@@ -22,8 +22,12 @@ struct OwnPage {
   FutexLock putting_right;
   // The thread of a new child that executes another program; 0: none.
   std::atomic<int> in_exec{0};
-  // fork_hold.h: threads in fork(2), and whether they have to wait before it.
-  FutexWord forks{0}, forks_held{0};
+  // fork_hold.h: the threads in fork(2) by their ids, and how many there are beside them; a word that changes
+  // when one of them is through; whether they have to wait before it.
+  static constexpr size_t kForkPlaces = 32;
+  std::atomic<int> forking[kForkPlaces] = {};
+  std::atomic<uint32_t> more_forking{0};
+  FutexWord forks_ended{0}, forks_held{0};
 };
 
 namespace own_page {
