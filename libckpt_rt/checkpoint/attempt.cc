@@ -167,6 +167,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.stop.stop(back_end));
   points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
+  CKPT_TRY(attempt.stop.list_signals(back_end));
   const Result<void> looked = attempt.stop.look(attempt.watch);
   if (attempt.capture.map.has_unknown_name() || attempt.capture.between_requests)
     attempt.outcome.spoiled = true;

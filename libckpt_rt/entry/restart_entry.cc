@@ -69,8 +69,9 @@ namespace {
 //   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1),
 //            ready += 1
 //   leader   own state, on its own stack; restorer unmapped; waits for ready
-//   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
-//   leader   pending signals, the program's own functions    without a job kThreadState, then kGo
+//   leader   in a job: notices of its children taken away, real-time signals that were pending
+//                                                    kThreadState, then waits for the others
+//   leader   other pending signals, the program's own functions    without a job kThreadState, then kGo
 //   leader   go = 1: all threads return through their signal frames
 struct Restart {
   RestartArgs args;
@@ -236,6 +237,9 @@ void stop_by(int signal) {
   kernel_sigaction(signal, &of_program, nullptr);
 }
 
+// Of these each waits that was sent, in turn: what members send each other from now on comes behind.
+constexpr uint64_t kRealTimeSignals = ~0ull << 31;
+
 void release_all() {
   const bool of_job = restart.args.go_fd >= 0;
   // All threads are in one list of such debts with this one (CLONE_SYSVSEM).
@@ -256,6 +260,7 @@ void release_all() {
     if (const long r = child_notices::take(restart.args.stopped_children); r != 0)
       fail(RestartStage::kThreadState, r, this_process.pid);
     child_notices::continue_again(saved_process.continued);
+    queue_again(pending_at_stop, 0, kRealTimeSignals);
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
     wait_for_job();
     // The SIGCONT of a parent (child_notices::continue_again). The SIGCONT that continues a process that
@@ -267,7 +272,7 @@ void release_all() {
   file_signals::take_again();
   group_filters::find_again(restart.args.monotonic_shift_ns);
   processor_time::process_came_back();
-  queue_again(pending_at_stop, 0);
+  queue_again(pending_at_stop, 0, of_job ? ~kRealTimeSignals : ~0ull);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
   const bool stops = is_stopped(RestartStopped::kLate) || (!of_job && saved_process.stop_signal != 0);

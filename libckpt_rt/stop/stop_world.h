@@ -173,7 +173,7 @@ class StopWorld {
     const ProcessTimers& timers;  // threads that one of these names are looked at
     bool at_all;                  // at every thread: 11 µs each; see "Signals to threads" above
   };
-  void collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending);
+  void collect_pending(ThreadSlot* stopped, const Look& look, PendingSignals& pending);
   // After release(): a thread that was sent a signal between its arrival and its leaving. 0: there is none;
   // -1: not all have left in time. For one stop without at_all.
   int signalled_late(int64_t deadline_ns);

@@ -59,13 +59,13 @@ bool give_up_own_signals(uint64_t except) {
 
 }  // namespace
 
-void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
+void StopWorld::collect_pending(ThreadSlot* stopped, const Look& look, PendingSignals& pending) {
   pending.count = 0;
   pending.overflow = false;
   late_signals::add_to(pending);
   const int pid = sys::getpid();
-  ThreadSlot* leader = stopped.first;
-  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+  ThreadSlot* leader = stopped;
+  for (ThreadSlot* s = stopped; s != nullptr; s = s->next) {
     if (s->tid == pid) leader = s;
   }
   // Our threads have every signal blocked: what is pending for the agent is the process's, when it has given
@@ -87,7 +87,7 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
     uint32_t from;
   } again{&pending, pending.count};
   if (leader != nullptr && process != 0) take_pending(process, 0, pending);
-  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+  for (ThreadSlot* s = stopped; s != nullptr; s = s->next) {
     s->collect_private = 0;
     SignalMasks masks;
     if ((look.at_all || (s->pending_mask & ~look.except) != 0 || timers_name_thread(look.timers, s->tid)) &&

@@ -47,7 +47,6 @@ Result<void> Stop::stop(BackEnd& back_end) {
   if (stopped->first == nullptr) return program_ended();
   run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
   stop_state.leader_exited = stopped->leader_exited;
-  CKPT_TRY(list_signals(*stopped, !back_end.finds_late_signals()));
   CKPT_TRY(list_threads(*stopped));
   parts_.clock.end(StopClock::kThreads);
   return {};
@@ -130,8 +129,9 @@ Result<void> Stop::list_threads(const StopWorld::Stopped& stopped) {
   return {};
 }
 
-// An expired timer becomes a pending signal: both are captured together.
-Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_all) {
+// An expired timer becomes a pending signal: both are captured together. Of a job all members stand: what one
+// sends another before it stands is pending by then.
+Result<void> Stop::list_signals(const BackEnd& back_end) {
   Arena& arena = parts_.space.arena();
   ProcessTimers& timers = saved_process.timers;
   auto* before = static_cast<TimersLeft*>(arena.allocate(sizeof(TimersLeft)));
@@ -149,9 +149,9 @@ Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_
   CKPT_TRY(list_timers({text, n > 0 ? static_cast<size_t>(n) : 0}, timers));
   read_timers(timers);
   note_left(timers, *before);
-  stop_state.world.collect_pending(
-      stopped, {1ull << (own_signal.number - 1), timers, look_at_all || stop_state.look_at_signals},
-      pending_at_stop);
+  const bool look_at_all = !back_end.finds_late_signals() || stop_state.look_at_signals;
+  stop_state.world.collect_pending(stop_state.threads, {1ull << (own_signal.number - 1), timers, look_at_all},
+                                   pending_at_stop);
   read_timers(timers);
   add_expired(timers, *before, own_signal.number, pending_at_stop);
   for (uint32_t i = 0; i < pending_at_stop.count; ++i) {

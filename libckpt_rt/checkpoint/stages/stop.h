@@ -37,6 +37,8 @@ class Stop {
   Stop& operator=(const Stop&) = delete;
 
   Result<void> stop(BackEnd& back_end);
+  // Nobody sends signals any more: all members of the job stand.
+  Result<void> list_signals(const BackEnd& back_end);
   Result<void> look(Watch& watch);
   void go();
   // After a failure: without the program's callbacks.
@@ -48,7 +50,6 @@ class Stop {
   static Error program_ended();
   Result<StopWorld::Stopped> stop_threads(BackEnd& back_end);
   Result<void> list_threads(const StopWorld::Stopped& stopped);
-  Result<void> list_signals(const StopWorld::Stopped& stopped, bool look_at_all);
   Result<void> look_at_descriptors(int tid, OtherThreads sharers);
   void log_stuck(int tid);
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);

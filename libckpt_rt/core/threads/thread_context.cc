@@ -162,10 +162,11 @@ void take_pending(uint64_t wanted, int tid, PendingSignals& all) {
   all.overflow = true;
 }
 
-void queue_again(const PendingSignals& pending, uint32_t from) {
+void queue_again(const PendingSignals& pending, uint32_t from, uint64_t signals) {
   int pid = sys::getpid();
   for (uint32_t i = from; i < pending.count; ++i) {
     const PendingSignal& p = pending.list[i];
+    if ((signals >> (p.signal - 1) & 1) == 0) continue;
     // Taking a timer's signal armed the timer again, so besides our copy it may queue one of its own:
     // of one timer's signals only the first goes back, or every checkpoint would add one.
     bool again = false;

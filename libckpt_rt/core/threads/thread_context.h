@@ -97,8 +97,8 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame);
 void take_pending(uint64_t wanted, int tid, PendingSignals& all);
 // … and puts them back as they were, the sender included. Only the leader may say who sent a signal
 // (rt_sigqueueinfo(2): the caller's tid must be the process id). From another thread the signals come
-// back as sent by the process itself.
-void queue_again(const PendingSignals& pending, uint32_t from);
+// back as sent by the process itself. Only what is in the set `signals`.
+void queue_again(const PendingSignals& pending, uint32_t from, uint64_t signals = ~0ull);
 
 // The first thing without which the thread cannot go on, or 0; what else could not be restored is added to
 // the LibraryNotes. Runs on the thread itself, all signals blocked. Pending signals are the leader's to
