@@ -331,8 +331,9 @@ void StoppedTracer::on_signal(Thread& t, int signal) {
     trace::resume(PTRACE_SYSCALL, t.tid, signal);
     return;
   }
-  // The process is stopped already, and SIGCONT would take these signals from it.
-  if (stops_a_process(signal)) signal = 0;
+  // The process is stopped already, and SIGCONT would take these signals from it. But one that was continued
+  // before it was seized is stopped by them, and whoever sent them waits for that.
+  if (stops_a_process(signal) && t.state != State::kSeizing) signal = 0;
   trace::resume(t.state == State::kOurs ? PTRACE_CONT : PTRACE_SYSCALL, t.tid, signal);
 }
 

@@ -188,7 +188,7 @@ Result<void> Coordinator::ask(Member& m) {
       break;
   }
   m.signal = signal;
-  if (look.state == 'T') CKPT_TRY(seize(m));
+  if (look.state == 'T' || (m.asked_ns != 0 && has_stopped_thread(pid))) CKPT_TRY(seize(m));
   points::at("coordinator.asks");
   siginfo_t info{};
   info.si_signo = signal;
@@ -378,7 +378,8 @@ Result<void> Coordinator::look_for_stopped(Step step) {
   for (Member& m : members_) {
     ProcessLook look;
     if (m.state != Member::State::kWithUs || m.reached >= step) continue;
-    if (look_at(m.listed.look.pid, look) && look.state == 'T') CKPT_TRY(seize(m));
+    if (!look_at(m.listed.look.pid, look)) continue;
+    if (look.state == 'T' || has_stopped_thread(look.pid)) CKPT_TRY(seize(m));
   }
   return {};
 }
@@ -406,8 +407,9 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     if (all) return {};
     polls[count] = {listener_.get(), POLLIN, 0};
     const int64_t now = now_ns();
-    // In the stop others stand until the last has come.
-    int64_t wait = silent ? kLookNs : told_ >= Step::kStop && told_ < Step::kGo ? kAskAgainNs : 1'000'000'000;
+    // Until all go on others wait for the last: in the stop, and before it for a member that is being
+    // stopped.
+    int64_t wait = silent ? kLookNs : told_ < Step::kGo ? kAskAgainNs : 1'000'000'000;
     if (deadline_ns != 0 && now >= deadline_ns) {
       for (const Member& m : members_) {
         if (needs_nothing(m) || m.reached >= step) continue;

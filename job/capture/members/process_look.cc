@@ -266,6 +266,23 @@ int moved_signal(int pid) {
   return 0;
 }
 
+bool has_stopped_thread(int pid) {
+  ScopedFd tasks = open_for_reading(proc_path("/proc/{}/task", pid), O_DIRECTORY);
+  bool found = false;
+  if (!tasks.valid()) return false;
+  scan_directory(tasks.get(), [&](std::string_view name) {
+    if (found || name.empty() || name[0] < '0' || name[0] > '9') return;
+    char text[256];
+    const auto path = proc_path("/proc/{}/task/{}/stat", pid, static_cast<int>(decimal(name)));
+    const long n = read_small_file(path.text, text, sizeof(text));
+    if (n <= 0) return;
+    const std::string_view line(text, static_cast<size_t>(n));
+    const size_t close = line.rfind(')');
+    found = close != line.npos && line.substr(close).starts_with(") T");
+  });
+  return found;
+}
+
 int tracer_of(int pid) {
   StatusField tracer[] = {{"TracerPid:"}};
   read_status(proc_path("/proc/{}/status", pid).text, tracer);

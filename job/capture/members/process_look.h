@@ -27,6 +27,11 @@ bool may_look_at(int pid);
 // False: there is no such process.
 bool look_at(int pid, ProcessLook& look);
 
+// Is some thread of it stopped? The process is, or is about to be: a thread that waits in the kernel for a
+// protected page stops only when the page is served, and the thread of ours that serves may have stopped
+// first.
+bool has_stopped_thread(int pid);
+
 // Who traces it (ptrace), in our pid namespace; 0: nobody.
 int tracer_of(int pid);
 
