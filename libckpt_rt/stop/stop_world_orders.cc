@@ -90,7 +90,9 @@ void StopWorld::collect_pending(ThreadSlot* stopped, const Look& look, PendingSi
   for (ThreadSlot* s = stopped; s != nullptr; s = s->next) {
     s->collect_private = 0;
     SignalMasks masks;
-    if ((look.at_all || (s->pending_mask & ~look.except) != 0 || timers_name_thread(look.timers, s->tid)) &&
+    // A signal that waits for the process may hide one that was sent to the thread since it stood.
+    if ((look.at_all || ((s->pending_mask | process) & ~look.except) != 0 ||
+         timers_name_thread(look.timers, s->tid)) &&
         read_signal_masks(s->tid, masks)) {
       s->collect_private = masks.thread & ~look.except;
     }

@@ -138,7 +138,7 @@ Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketN
     errno = sent.error;
     if (n < 0 && (errno == EPERM || errno == ESRCH) && header.msg_controllen > without) {
       // Another's credentials need a right, and a process that is there: ours then.
-      if (to.detail.pass_credentials != 0 && !std::exchange(to.said_sender, true)) {
+      if ((to.detail.pass_credentials != 0 || gives_pidfds(to)) && !std::exchange(to.said_sender, true)) {
         say("{}: what waits in it was sent by process {}, which cannot be named as the sender now ({})",
             describe(to), who.pid, errno_name(errno));
       }

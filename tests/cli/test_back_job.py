@@ -254,6 +254,15 @@ class BackOfJob(ToldJob):
         self.assertEqual(self.tell("pair[1].recv(9)"), b"34")
         self.refuse_back("held descriptors")
 
+    def test_a_pipe_of_which_one_end_waits(self):
+        """Its other end would be made anew: refused, and both ends stay one pipe."""
+        self.start(before="pair = socket.socketpair()")
+        self.do("state.update(p=os.pipe()), socket.send_fds(pair[0], [b'x'], [state['p'][0]]), os.close(state['p'][0])")
+        self.now()
+        self.refuse_back("held descriptors")
+        self.assertEqual(self.do("os.write(state['p'][1], b'through')"), 7)
+        self.assertEqual(self.tell("os.read(socket.recv_fds(pair[1], 1, 1)[1][0], 9)"), b"through")
+
     TCP = ("listener = socket.create_server(('127.0.0.1', 0)); first = socket.create_connection(listener.getsockname());"
            "pair = (first, listener.accept()[0]); listener.close()")
 

@@ -40,6 +40,9 @@ IN_THE_STOP = r"""
     while not os.path.exists('go'): pass
 """
 
+# One for the process, and one for the thread that stands: each waits in a queue of its own.
+OF_BOTH_KINDS = IN_THE_STOP.replace("    send(range(1, 11))\n", "").replace("send(range(11, 21))", "os.kill(receiver, number), libc.syscall(234, receiver, receiver, number)")
+
 # When both are back the sender goes on at once: 3,000 signals of before are not queued as fast.
 WHEN_BACK = r"""
     send(range(1, 3001))
@@ -56,6 +59,9 @@ def of_sender(code):
 class SignalsInTurn(unittest.TestCase):
     def test_sent_in_the_stop(self):
         self.assertEqual(come_back(self, "signals-stop", of_sender(IN_THE_STOP), go_early=True), "in turn 20")
+
+    def test_sent_in_the_stop_to_the_process_and_to_its_thread(self):
+        self.assertEqual(come_back(self, "signals-both", of_sender(OF_BOTH_KINDS), go_early=True).split()[-1], "2")
 
     def test_sent_when_back(self):
         for turn in range(5):

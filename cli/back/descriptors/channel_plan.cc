@@ -290,14 +290,15 @@ class ChannelPlan {
     const bool ended =
         !mutual || (socket_detail(*other->second.front().file).shut_down & 2) != 0;  // sends no more
     if (ended) {
-      if (before == now) return {};
-      return refuse(u, "what waited in it was received since, and the other end sends no more");
+      if (before != now)
+        return refuse(u, "what waited in it was received since, and the other end sends no more");
+      return stays(u, before);
     }
     const User& sender = other->second.front();
     const bool has_files =
         std::any_of(before.begin(), before.end(), [](const WaitingMessage& m) { return !m.files.empty(); });
     // Nobody has received it since, and nothing has come behind it: it stays where it is.
-    if (has_files && before == now) return {};
+    if (has_files && before == now && may_be_left(before, OpenFileKind::kPidFd)) return {};
     for (const WaitingMessage& m : before) {
       if (m.detail.file_count != 0 || (m.detail.flags & kMessageUrgent) != 0)
         return refuse(u, "held descriptors or urgent bytes, which cannot be sent again yet");
@@ -320,7 +321,14 @@ class ChannelPlan {
     if (!before.empty() && before != now)
       return refuse(u, "datagrams that waited in it were received, or others have come since");
     if (before.empty()) add(u, BackDescriptor::kDrain, 0, 0);
-    return {};
+    return stays(u, before);
+  }
+
+  Result<void> stays(const User& u, const std::vector<WaitingMessage>& messages) {
+    if (may_be_left(messages, OpenFileKind::kPidFd, OpenFileKind::kRegular, OpenFileKind::kDirectory,
+                    OpenFileKind::kDevice, OpenFileKind::kMemfd))
+      return {};
+    return refuse(u, "holds a descriptor of a pipe, a socket or the like, whose other end may go back");
   }
 
   static bool holds_datagrams(const ParsedOpenFile& f) {

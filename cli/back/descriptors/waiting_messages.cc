@@ -22,7 +22,7 @@ std::vector<WaitingMessage> waiting_messages(const ImageMeta& meta, const Parsed
           for (uint32_t i = 0; i < detail.file_count; ++i) {
             const auto id = reader.get<uint32_t>();
             if (const ParsedOpenFile* f = meta.open_file(id))
-              message.files.push_back({f->record.device, f->record.inode,
+              message.files.push_back({kind_of(*f), f->record.open_flags, f->record.device, f->record.inode,
                                        kind_of(*f) == OpenFileKind::kPidFd ? f->record.value : 0,
                                        first_descriptor(meta, id) < 0 ? f->record.offset : 0,
                                        content_of(meta, id)});

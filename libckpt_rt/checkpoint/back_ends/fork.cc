@@ -15,6 +15,7 @@
 #include "base/memory/own_place.h"
 #include "base/named_points.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/advice/advice_notes.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/kernel/current_processor.h"
@@ -42,13 +43,17 @@ bool is_ring(const Mapping& m) {
   return path.starts_with(aio_contexts::kPath) || path == rings::kPath;
 }
 
-// Shared memory, of which copies have been made, is not mapped in the child: the program would see that it is
-// (shm_nattch and shm_lpid of System V; F_SEAL_WRITE fails while a memfd is mapped writable). Threads stand.
+// Shared memory that says who has it mapped, and of which copies have been made, is not mapped in the child:
+// shm_nattch and shm_lpid of System V would tell of it, and F_SEAL_WRITE fails while a memfd is mapped
+// writable. Threads stand.
 class SharedLeftOut {
  public:
-  explicit SharedLeftOut(std::span<const Mapping> map) : map_(map) {
+  // Of a program that has given such advice itself nobody knows for which memory it holds now: there all
+  // stays mapped in the child.
+  explicit SharedLeftOut(std::span<const Mapping> map)
+      : map_(memory_advice::kernel_must_be_asked() ? std::span<const Mapping>() : map) {
+    // Only memory that takes it back (not VM_IO).
     for (const Mapping& m : map_) {
-      // Some memory would not take it back (VM_IO).
       if (may_be_left_out(m) && advise(m, MADV_DOFORK)) advise(m, MADV_DONTFORK);
     }
   }
@@ -61,8 +66,7 @@ class SharedLeftOut {
 
  private:
   static bool may_be_left_out(const Mapping& m) {
-    return m.shared && m.kind != MappingKind::kDevice && m.kind != MappingKind::kLibraryOwned &&
-           (m.map_flags & kMapDontFork) == 0 && !is_ring(m);
+    return m.shared && (m.kind == MappingKind::kSysV || m.kind == MappingKind::kMemfd);
   }
   static bool advise(const Mapping& m, int advice) {
     return sys::call(__NR_madvise, m.range.start.value, m.range.size(), long{advice}) == 0;
