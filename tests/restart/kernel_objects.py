@@ -415,6 +415,18 @@ class Others(SteppedTest):
                 "flags = lambda: open('/proc/self/smaps').read().partition('[stack]')[2].partition('VmFlags:')[2].partition(chr(10))[0]")
         self.stays("fcntl.fcntl(e.fileno(), fcntl.F_GETFL), flags()")
 
+    def test_time_stamps_of_what_was_sent_are_no_error(self):
+        """They wait where errors do: the next send was refused (ECONNREFUSED)."""
+        self.start()
+        self.do("to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)", "to.bind(('127.0.0.1', 0))", "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+                "s.connect(to.getsockname())", "s.setsockopt(socket.SOL_SOCKET, 37, 2 | 16)", "s.send(b'before')", "p = select.poll()", "p.register(s, 0)")
+        self.assertEqual(self.ask("p.poll(10000)[0][1] == select.POLLERR"), "True")
+        notes = self.checkpoint()
+        self.assertEqual(len([note for note in notes if "error" in note]), 1, notes)
+        self.kill_program()
+        self.restart()
+        self.assertEqual(self.ask("attempt(s.send, b'behind')"), "6")
+
     def test_inotify_says_nothing_of_the_restart(self):
         self.start()
         self.do("f = open('file', 'w+b'); f.write(b'x' * 8192); f.flush(); m = mmap.mmap(f.fileno(), 8192)", "i = call(294, 0o4000); w = call(254, i, b'.', 0xfff)",

@@ -55,9 +55,13 @@ constexpr char kUnknownError[] =
 
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
-// The program reads errors with what they are about (IP_RECVERR): they have a queue.
+// The program reads errors with what they are about (IP_RECVERR): they have a queue. Time stamps of what was
+// sent (SO_TIMESTAMPING), and ends of sending without copies (SO_ZEROCOPY), wait in the same queue, and are
+// none.
 bool queues_errors(int socket, const SocketDetail& detail) {
   return socket_option(socket, IPPROTO_IP, IP_RECVERR) != 0 ||
+         socket_option(socket, SOL_SOCKET, SO_TIMESTAMPING) != 0 ||
+         socket_option(socket, SOL_SOCKET, SO_ZEROCOPY) != 0 ||
          (detail.domain == AF_INET6 && socket_option(socket, IPPROTO_IPV6, IPV6_RECVERR) != 0);
 }
 
