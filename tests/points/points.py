@@ -91,6 +91,12 @@ IN_CHILD = {"fork.child", "fork.table", "fork.written", "commit.described", "com
             "commit.renamed", "commit.named"}
 
 
+def prepare_for(point, pid):
+    """Before the checkpoint that is to come to the point."""
+    if point == "stop.signalled":
+        resource.prlimit(pid, resource.RLIMIT_SIGPENDING, (0, 0))
+
+
 class Failure(Exception):
     pass
 
@@ -174,8 +180,7 @@ class Trial:
                 raise Spoiled()  # an attempt was given up twice, or this machine does not allow the way
             if cost["attempts"] > 1:
                 raise Spoiled()
-        if self.point == "stop.signalled":
-            resource.prlimit(program.pid, resource.RLIMIT_SIGPENDING, (0, 0))
+        prepare_for(self.point, program.pid)
         answer = self.ckpt("now", "--json", program.pid)
         self.after(program, answer, before)
 

@@ -82,11 +82,13 @@ class TakesHoles(unittest.TestCase):
 
     def stop_at(self, point, way, place):
         checkpoints = 2 if way in points.KEPT else 1
-        times = 1 if point == "watch.renewed" else checkpoints  # to which the first checkpoint does not come
+        times = 1 if point in ("watch.renewed", "stop.signalled") else checkpoints  # to which the first checkpoint does not come
         program, holes = self.start(place, CKPT_TEST_POINT=f"{point}=stop:{times}", **points.WAYS[way])
         pid, stops = program.child.pid, 0
         for checkpoint in range(1, checkpoints + 1):
             self.assertEqual(program.ask("take"), "ok")  # and has written something since the last one
+            if checkpoint == checkpoints:
+                points.prepare_for(point, pid)
             now = subprocess.Popen([CKPT, "now", str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment())
             # The points at the end come after the answer: the next one is waited for as well.
             while now.poll() is None or (stops == 0 and point in points.PUBLISHED and checkpoint == checkpoints):
