@@ -237,8 +237,11 @@ void stop_by(int signal) {
   kernel_sigaction(signal, &of_program, nullptr);
 }
 
-// Of these each waits that was sent, in turn: what members send each other from now on comes behind.
-constexpr uint64_t kRealTimeSignals = ~0ull << 31;
+// These are there before any member goes on: what members send each other from then on comes behind, or is
+// merged with what waits. The others are taken away, or made, while members wait for each other.
+constexpr uint64_t bit_of(int signal) { return 1ull << (signal - 1); }
+constexpr uint64_t kBeforeGo = ~(bit_of(SIGCHLD) | bit_of(SIGCONT) | bit_of(SIGSTOP) | bit_of(SIGTSTP) |
+                                 bit_of(SIGTTIN) | bit_of(SIGTTOU));
 
 void release_all() {
   const bool of_job = restart.args.go_fd >= 0;
@@ -260,7 +263,7 @@ void release_all() {
     if (const long r = child_notices::take(restart.args.stopped_children); r != 0)
       fail(RestartStage::kThreadState, r, this_process.pid);
     child_notices::continue_again(saved_process.continued);
-    queue_again(pending_at_stop, 0, kRealTimeSignals);
+    queue_again(pending_at_stop, 0, kBeforeGo);
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
     wait_for_job();
     // The SIGCONT of a parent (child_notices::continue_again). The SIGCONT that continues a process that
@@ -272,7 +275,7 @@ void release_all() {
   file_signals::take_again();
   group_filters::find_again(restart.args.monotonic_shift_ns);
   processor_time::process_came_back();
-  queue_again(pending_at_stop, 0, of_job ? ~kRealTimeSignals : ~0ull);
+  queue_again(pending_at_stop, 0, of_job ? ~kBeforeGo : ~0ull);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
   const bool stops = is_stopped(RestartStopped::kLate) || (!of_job && saved_process.stop_signal != 0);

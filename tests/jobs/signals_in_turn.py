@@ -52,6 +52,15 @@ WHEN_BACK = r"""
 """
 
 
+# Of a standard signal the first waits, and what comes meanwhile is merged with it.
+OF_ONE_KIND = r"""
+    send([1])
+    open('before', 'w').close()
+    while not os.path.exists('go'): pass
+    send([2])
+"""
+
+
 def of_sender(code):
     return PROGRAM.replace("    SENDER\n", code.lstrip("\n"))
 
@@ -66,6 +75,11 @@ class SignalsInTurn(unittest.TestCase):
     def test_sent_when_back(self):
         for turn in range(5):
             self.assertEqual(come_back(self, f"signals-back-{turn}", of_sender(WHEN_BACK), go_early=True), "in turn 3500")
+
+    def test_one_sent_when_back(self):
+        program = of_sender(OF_ONE_KIND).replace("signal.SIGRTMIN + 2", "signal.SIGUSR1")
+        for turn in range(10):
+            self.assertEqual(come_back(self, f"signals-one-{turn}", program, go_early=True), "in turn 1")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ std::vector<WaitingMessage> waiting_messages(const ImageMeta& meta, const Parsed
               message.files.push_back({kind_of(*f), f->record.open_flags, f->record.device, f->record.inode,
                                        kind_of(*f) == OpenFileKind::kPidFd ? f->record.value : 0,
                                        first_descriptor(meta, id) < 0 ? f->record.offset : 0,
-                                       content_of(meta, id)});
+                                       first_descriptor(meta, id) >= 0, content_of(meta, id)});
           }
         }
         all.push_back(std::move(message));

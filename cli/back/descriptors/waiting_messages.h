@@ -21,6 +21,7 @@ struct WaitingFile {
   uint64_t device, inode;
   uint64_t process;   // of a pidfd; before Linux 6.9 all pidfds have one inode
   uint64_t position;  // where no descriptor of the program leads there
+  bool has_descriptor;
   std::vector<std::byte> content;
   bool operator==(const WaitingFile&) const = default;
 };

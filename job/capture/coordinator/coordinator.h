@@ -80,6 +80,7 @@ class Coordinator final : public Session {
     int socket;
     Step reached;
     int64_t asked_ns;  // last time
+    int64_t threads_looked_ns;
     int64_t since_ns;  // when it was found
     Standing facts;
     std::span<const int32_t> unreported;

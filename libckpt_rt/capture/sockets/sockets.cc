@@ -59,8 +59,10 @@ bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.
 // sent (SO_TIMESTAMPING), and ends of sending without copies (SO_ZEROCOPY), wait in the same queue, and are
 // none.
 bool queues_errors(int socket, const SocketDetail& detail) {
+  // SOF_TIMESTAMPING_TX_*: hardware, software, scheduler, acknowledged, completed.
+  constexpr int kStampsOfSent = 1 | 2 | 1 << 8 | 1 << 9 | 1 << 18;
   return socket_option(socket, IPPROTO_IP, IP_RECVERR) != 0 ||
-         socket_option(socket, SOL_SOCKET, SO_TIMESTAMPING) != 0 ||
+         (socket_option(socket, SOL_SOCKET, SO_TIMESTAMPING) & kStampsOfSent) != 0 ||
          socket_option(socket, SOL_SOCKET, SO_ZEROCOPY) != 0 ||
          (detail.domain == AF_INET6 && socket_option(socket, IPPROTO_IPV6, IPV6_RECVERR) != 0);
 }

@@ -66,7 +66,8 @@ class SharedLeftOut {
 
  private:
   static bool may_be_left_out(const Mapping& m) {
-    return m.shared && (m.kind == MappingKind::kSysV || m.kind == MappingKind::kMemfd);
+    return m.shared && (m.kind == MappingKind::kSysV || m.kind == MappingKind::kMemfd) &&
+           (m.map_flags & kMapDontFork) == 0;
   }
   static bool advise(const Mapping& m, int advice) {
     return sys::call(__NR_madvise, m.range.start.value, m.range.size(), long{advice}) == 0;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "image/write/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
@@ -77,7 +76,8 @@ void FileSaver::save(int tid, int fd) {
     return;
   bool made;
   if (link(tid, fd, st.st_dev, st.st_ino, &made)) {
-    CHECK(seen_.push_back({st.st_dev, st.st_ino}));  // save_all() has reserved it
+    // A file that the list has no room for is linked once more in the stop, which finds its name taken.
+    (void)seen_.push_back({st.st_dev, st.st_ino});
     return;
   }
   const TaskPath path(tid, "fd", fd);
@@ -95,12 +95,11 @@ void FileSaver::save_all(int log) {
   seen_.clear();
   ArenaVector<int> fds(*arena_);
   const int tid = sys::getpid();
-  if (list_descriptors(tid, fds) < 0 || !seen_.reserve(fds.size())) {
-    log_format(
-        log,
-        "the open files cannot be listed, none is kept beside the image (CKPT_FILES={}): a restart needs "
-        "them as they are",
-        saved_files_name(how_));
+  if (list_descriptors(tid, fds) < 0) {
+    log_format(log,
+               "the open files cannot be listed: those opened lately are not kept beside the image "
+               "(CKPT_FILES={}), and a restart needs them as they are",
+               saved_files_name(how_));
     return;
   }
   for (size_t i = 0; i < fds.size(); ++i) save(tid, fds[i]);
