@@ -69,7 +69,7 @@ namespace {
 //   threads  own state, users, capabilities given up, their rings (rings += 1, those of all: rings_made = 1),
 //            ready += 1
 //   leader   own state, on its own stack; restorer unmapped; waits for ready
-//   leader   in a job: notices of its children taken away, real-time signals that were pending
+//   leader   in a job: notices of its children taken away, signals that were pending (kBeforeGo)
 //                                                    kThreadState, then waits for the others
 //   leader   other pending signals, the program's own functions    without a job kThreadState, then kGo
 //   leader   go = 1: all threads return through their signal frames
