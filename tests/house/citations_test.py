@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CTEST = sys.argv.pop()
-BUILD = sys.argv.pop()
+BUILD = os.path.abspath(sys.argv.pop())
 
 
 def files(*patterns):
@@ -45,7 +46,11 @@ class Tests:
                 self.in_python |= set(re.findall(r"^\s*def (test_\w+)\(|^class (\w+)\(", text, re.M))
         self.in_python = {name for pair in self.in_python for name in pair if name}
         self.suites = {case.split(".")[0] for case in self.cases}
-        listed = subprocess.run([CTEST, "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
+        # In a folder of its own: each ctest writes a log, and that of BUILD may be the one that runs this test.
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as f:
+                f.write(f'subdirs("{BUILD}")\n')
+            listed = subprocess.run([CTEST, "--show-only=json-v1"], cwd=folder, capture_output=True, text=True, check=True).stdout
         self.registered = {test["name"] for test in json.loads(listed)["tests"]}
         # In parentheses behind a test: the program that it runs.
         for _, text in files("tests/*CMakeLists.txt"):
