@@ -23,6 +23,7 @@
 #include "image/read/sources/keeper_images.h"
 #include "image/read/sources/reading_key.h"
 #include "image/read/sources/reading_trust.h"
+#include "restart/files/dying_processes.h"
 #include "restart/options.h"
 #include "restart/output.h"
 #include "restart/plan/memory/layout.h"
@@ -269,6 +270,7 @@ int restart(RestartOptions options, char** argv) {
   }
   std::vector<int> ids = plan->tids;
   for (int child : lost_children(plan->image->meta())) ids.push_back(child);
+  await_dying(ids);
   auto choice = choose_namespaces(ids, options.namespaces);
   // In a user namespace of its own the process may not have the userfaultfd that lazy memory needs.
   const bool confined = choice.ok() && choice->new_user;

@@ -23,6 +23,7 @@
 #include "job/format/job_hold.h"
 #include "job/format/job_name.h"
 #include "restart/channels/hosts_plan.h"
+#include "restart/files/dying_processes.h"
 #include "restart/job/job_plan.h"
 #include "restart/job/job_supervisor.h"
 #include "restart/job/planter.h"
@@ -375,6 +376,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   }
   if (auto r = plan_tree(*job); !r.ok()) return finish_with_error(options, r.error());
   if (auto r = check_ids(*job); !r.ok()) return finish_with_error(options, r.error());
+  await_dying(job->ids());
   if (auto r = check_job(*job, loading_of(options, *job), {}); !r.ok())
     return finish_with_error(options, r.error());
   auto choice = choose_namespaces(job->ids(), shares_host() ? NamespacePolicy::kAlways : options.namespaces);

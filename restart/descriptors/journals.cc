@@ -10,6 +10,7 @@
 
 #include "base/named_points.h"
 #include "restart/descriptors/builder.h"
+#include "restart/files/dying_processes.h"
 
 // Journals of SQLite databases, which nobody needs to have open. A process that begins to use a database puts
 // back what its journal holds, by the journal's name alone. A program that was killed leaves one, of later:
@@ -43,6 +44,15 @@ bool is_being_written(const ParsedOpenFile& file) {
     is = is || (lock.write != 0 && covers);
   });
   return is;
+}
+
+// The process that has a lock on the file, 0 if it has no number here, or kNobody.
+constexpr int kNobody = -2;
+int who_locks(int fd) {
+  struct flock all {};
+  all.l_type = F_WRLCK;
+  all.l_whence = SEEK_SET;
+  return fcntl(fd, F_GETLK, &all) != 0 || all.l_type == F_UNLCK ? kNobody : all.l_pid;
 }
 
 }  // namespace
@@ -88,13 +98,19 @@ Result<void> DescriptorBuilder::refuse_if_in_use(const ParsedOpenFile& file) con
   for (const char* suffix : {"", "-shm"}) {
     const std::string path = std::string(file.path) + suffix;
     const ScopedFd fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-    struct flock all {};
-    all.l_type = F_WRLCK;
-    all.l_whence = SEEK_SET;
-    if (!fd.valid() || fcntl(fd.get(), F_GETLK, &all) != 0 || all.l_type == F_UNLCK) continue;
+    if (!fd.valid()) continue;
+    int user = who_locks(fd.get());
+    // Killed with the program, but of later than the checkpoint: nobody has waited for it yet.
+    if (user > 0 && is_dying(user)) {
+      await_dying({user});
+      user = who_locks(fd.get());
+    }
+    if (user == kNobody) continue;
+    // The kernel gives no number of a process in another pid namespace (0), nor of the owner of a lock that
+    // belongs to an open file description (-1).
     return make_error(ExitCode::kUnavailable, 0,
-                      "{} is in use by process {}, and would change under it: end that one first", file.path,
-                      all.l_pid);
+                      "{} is in use by {}, and would change under it: end that one first", file.path,
+                      user > 0 ? fmt::format("process {}", user) : "a process that has no number here");
   }
   return {};
 }
