@@ -21,7 +21,7 @@ namespace ckpt::cli {
 namespace {
 
 struct CheckOptions {
-  std::string directory, after = "2s", hosts, launch = kDefaultLaunch;
+  std::string directory, after, when, hosts, launch = kDefaultLaunch;
   bool json = false;
 };
 
@@ -57,7 +57,8 @@ void print_findings(nlohmann::ordered_json json, const std::vector<Finding>& fin
 }
 
 // A refusal by `ckpt run` is a finding.
-Trial try_where_it_starts(CheckOptions o, const std::vector<std::string>& program, int64_t after_ns) {
+Trial try_where_it_starts(CheckOptions o, const std::vector<std::string>& program,
+                          const TrialMoment& moment) {
   std::vector<std::string> words = program;
   if (auto settled = settle_hosts(o.hosts, o.launch, words); !settled.ok()) {
     Trial refused;
@@ -66,18 +67,21 @@ Trial try_where_it_starts(CheckOptions o, const std::vector<std::string>& progra
     refused.exit = settled.error().code;
     return refused;
   }
-  return o.hosts.empty() ? try_program(program, after_ns)
-                         : try_over_hosts(o.hosts, o.launch, program, after_ns);
+  return o.hosts.empty() ? try_program(program, moment) : try_over_hosts(o.hosts, o.launch, program, moment);
 }
 
 ExitCode check_trial(const CheckOptions& o, const std::vector<std::string>& program) {
   if (!o.directory.empty() || program.empty())
-    return report(failure(ExitCode::kUsage, "check",
-                          program.empty() ? "no program given" : "a directory and a program",
-                          "ckpt check [DIR], or ckpt check [--after TIME] -- PROGRAM [arguments]"));
-  auto after = parse_duration("--after", o.after.c_str());
+    return report(
+        failure(ExitCode::kUsage, "check", program.empty() ? "no program given" : "a directory and a program",
+                "ckpt check [DIR], or ckpt check [--after TIME] [--when FILE] -- PROGRAM [arguments]"));
+  const std::string by_default = o.when.empty() ? "2s" : "0s";
+  auto after = parse_duration("--after", (o.after.empty() ? by_default : o.after).c_str());
   if (!after.ok()) return report(after.error());
-  const Trial trial = try_where_it_starts(o, program, *after);
+  if (!o.when.empty() && access(o.when.c_str(), F_OK) == 0)
+    return report(failure(ExitCode::kUsage, o.when, "is there before the program runs",
+                          "remove it, or name one that the program makes"));
+  const Trial trial = try_where_it_starts(o, program, {o.when, *after});
   if (o.json) {
     nlohmann::ordered_json json;
     json["program"] = program;
@@ -118,8 +122,13 @@ void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode&
   auto o = std::make_shared<CheckOptions>();
   command->add_option("DIR", o->directory, "where images would go (default: the current directory)");
   command->add_flag("--json", o->json, "print the findings as JSON");
-  command->add_option("--after", o->after,
-                      "with a program: how long it runs before the checkpoint is tried (default: 2s)");
+  command->add_option(
+      "--after", o->after,
+      "with a program: how long it runs before the checkpoint is tried (default: 2s; with --when: 0s)");
+  command->add_option(
+      "--when", o->when,
+      "with a program: the checkpoint is tried when this file exists, which the program makes "
+      "when it is at work");
   command->add_option("--hosts", o->hosts, "with a program: on which hosts, as of ckpt run");
   command->add_option("--launch", o->launch, "with --hosts: how agents are started on them");
   command->footer(
@@ -135,7 +144,8 @@ void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode&
       "With a program: 0 it can be saved and restarted here, 75 it ended before the trial, 76 saved but not\n"
       "restartable, 78 cannot be saved; or the code of ckpt run and ckpt now.");
   command->callback([o, command, &program, &exit] {
-    exit = !program.empty() || command->count("--after") + command->count("--hosts") != 0
+    exit = !program.empty() ||
+                   command->count("--after") + command->count("--when") + command->count("--hosts") != 0
                ? check_trial(*o, program)
                : check(*o);
   });

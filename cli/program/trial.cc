@@ -192,7 +192,7 @@ Trial& interrupted(Trial& trial) {
   return trial;
 }
 
-Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
+Trial try_program(const std::vector<std::string>& program, const TrialMoment& moment) {
   Trial trial;
   const auto give_up = [&trial](const Error& error, const char* id, const char* title) {
     add_missing(trial.findings, id, title, std::string(error.message()), "it cannot be saved");
@@ -216,11 +216,13 @@ Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
   if (child < 0)
     return give_up(failure(ExitCode::kSystem, *path, strerror(errno), "end other programs"), "start",
                    "not started");
-  if (ends_before_it_runs(child, signals) || ends_within(child, after_ns, signals)) {
+  if (ends_before_it_runs(child, signals) ||
+      ends_before(moment, [&](int64_t ns) { return ends_within(child, ns, signals); })) {
     kill_all_below();
     if (signals.came()) return interrupted(trial);
     trial.findings.push_back({"ended", "trial", Level::kLimited, "it had ended before the checkpoint",
-                              "it was looked at only", "take the checkpoint earlier, with --after"});
+                              "it was looked at only",
+                              "take the checkpoint earlier, with --after or --when"});
     trial.exit = ExitCode::kTimeout;
     return trial;
   }

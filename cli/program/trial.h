@@ -5,6 +5,8 @@
 // Callers: `ckpt check`.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,7 +31,23 @@ Trial& interrupted(Trial& trial);
 // Of an answer of `ckpt now`: what comes back changed, and what cannot come back. effect: of the latter.
 void add_said_by_images(const Json& answer, const char* effect, std::vector<Finding>& findings);
 
-// after_ns: how long it runs, with the library in it started, before the checkpoint.
-Trial try_program(const std::vector<std::string>& program, int64_t after_ns);
+// At which moment of the program the checkpoint is taken.
+struct TrialMoment {
+  std::string file;      // it exists; empty: from the start
+  int64_t after_ns = 0;  // so long after that the program runs, with the library in it started
+};
+
+// Returns when the moment is there (false), or as soon as ends_within(ns) has said that the trial is over
+// (true).
+template <typename EndsWithin>
+bool ends_before(const TrialMoment& moment, const EndsWithin& ends_within) {
+  constexpr int64_t kLookNs = 5'000'000;
+  while (!moment.file.empty() && access(moment.file.c_str(), F_OK) != 0) {
+    if (ends_within(kLookNs)) return true;
+  }
+  return ends_within(moment.after_ns);
+}
+
+Trial try_program(const std::vector<std::string>& program, const TrialMoment& moment);
 
 }  // namespace ckpt::cli

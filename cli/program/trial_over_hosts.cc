@@ -163,7 +163,7 @@ ExitCode code_of(const Said& said) {
 }  // namespace
 
 Trial try_over_hosts(const std::string& hosts, const std::string& launch,
-                     const std::vector<std::string>& program, int64_t after_ns) {
+                     const std::vector<std::string>& program, const TrialMoment& moment) {
   Trial trial;
   const auto give_up = [&trial](ExitCode code, const char* id, const char* title, const std::string& why,
                                 const char* effect) -> Trial& {
@@ -199,11 +199,13 @@ Trial try_over_hosts(const std::string& hosts, const std::string& launch,
     if (signals.came()) return interrupted(trial);
     trial.findings.push_back({"ended", "trial", Level::kLimited,
                               fmt::format("it had ended before the checkpoint, with {}", job.code()),
-                              "it was looked at only", "take the checkpoint earlier, with --after"});
+                              "it was looked at only",
+                              "take the checkpoint earlier, with --after or --when"});
     trial.exit = ExitCode::kTimeout;
     return trial;
   };
-  if (ends_before_it_is_led(job) || job.ends_within(after_ns)) return has_ended();
+  if (ends_before_it_is_led(job) || ends_before(moment, [&](int64_t ns) { return job.ends_within(ns); }))
+    return has_ended();
   auto now = run_command({ckpt, "now", "--json", std::to_string(job.pid())}, true, -1, signals.for_command());
   if (signals.came()) return interrupted(trial);
   // The head has stopped listening: the program has ended, and the head is about to.

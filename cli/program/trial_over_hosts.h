@@ -12,6 +12,6 @@ namespace ckpt::cli {
 // hosts, launch: as of settle_hosts() (cli/hosts/job/where_it_starts.h), not empty. program: as the user gave
 // it.
 Trial try_over_hosts(const std::string& hosts, const std::string& launch,
-                     const std::vector<std::string>& program, int64_t after_ns);
+                     const std::vector<std::string>& program, const TrialMoment& moment);
 
 }  // namespace ckpt::cli

@@ -11,14 +11,14 @@ from support import *
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
 import adapter  # noqa: E402
 
-IO_URING_CALL = "import ctypes, mmap, time; p = (ctypes.c_uint * 30)(); f = ctypes.CDLL('libc.so.6').syscall(425, 4, p); m = mmap.mmap(f, 4096, offset=0x10000000); time.sleep(600)"
+IO_URING_CALL = "import ctypes, mmap, time; p = (ctypes.c_uint * 30)(); f = ctypes.CDLL('libc.so.6').syscall(425, 4, p); m = mmap.mmap(f, 4096, offset=0x10000000); open('AT_WORK', 'w').close(); time.sleep(600)"
 
 
 class CheckProgram(CkptTest):
-    def check(self, *words, after="500ms", variables=None, **kwargs):
+    def check(self, *words, options=("--after", "500ms"), variables=None, **kwargs):
         os.makedirs(self.path("tmp"), exist_ok=True)
         env = clean_environment(TMPDIR=self.path("tmp"), **(variables or {}))
-        result = self.ckpt("check", "--json", "--after", after, "--", *words, env=env, **kwargs)
+        result = self.ckpt("check", "--json", *options, "--", *words, env=env, **kwargs)
         # Nothing of the trial is left.
         self.assertEqual(os.listdir(self.path("tmp")), [])
         report = load(result)
@@ -26,13 +26,10 @@ class CheckProgram(CkptTest):
         self.assertEqual(report["restartable"], result.returncode == OK)
         return result.returncode, {f["id"]: f for f in report["findings"]}, result
 
-    def check_at_work(self, is_at_work, *words):
-        """The same, of a program that takes its time until it does what is looked at: longer on a busy machine."""
-        for after in ("1s", "5s", "20s"):
-            code, findings, result = self.check(*words, after=after)
-            if is_at_work(findings, result):
-                break
-        return code, findings, result
+    def check_at_work(self, *words):
+        """The same, of a program that makes the file AT_WORK when it does what is looked at."""
+        at_work = self.path("at_work")
+        return self.check(*(word.replace("AT_WORK", at_work) for word in words), options=("--when", at_work))
 
     def test_good(self):
         code, findings, _ = self.check("sleep", "600")
@@ -46,13 +43,12 @@ class CheckProgram(CkptTest):
             f.write("#define _GNU_SOURCE\n#include <errno.h>\n#include <string.h>\n#include <unistd.h>\n__attribute__((constructor)) static void slow(void) {\n"
                     "  if (strcmp(program_invocation_short_name, \"sleep\") == 0) sleep(1);\n}\n")
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", slow + ".so", slow + ".c"], check=True)
-        code, findings, _ = self.check("sleep", "600", after="1ms", variables={"LD_PRELOAD": slow + ".so"})
+        code, findings, _ = self.check("sleep", "600", options=("--after", "1ms"), variables={"LD_PRELOAD": slow + ".so"})
         self.assertEqual((code, findings.get("saved", {}).get("level")), (OK, "ok"), findings)
 
     def test_job(self):
         one, two, three = (f"{597 + i}.{os.getpid()}" for i in range(3))  # no other test's
-        code, findings, result = self.check_at_work(lambda found, _: "4 processes" in found.get("saved", {}).get("detail", ""),
-                                                    "bash", "-c", f"setsid sleep {one} & sleep {two} & sleep {three}")
+        code, findings, result = self.check_at_work("bash", "-c", f"setsid sleep {one} & sleep {two} & sleep {three} & : > AT_WORK; wait")
         self.assertEqual(code, OK, result.stdout)
         self.assertIn("4 processes", findings["saved"]["detail"])
         for name in glob.glob("/proc/[0-9]*/cmdline"):
@@ -74,12 +70,12 @@ class CheckProgram(CkptTest):
         self.assertIn("static", finding["detail"])
 
     def test_member_that_cannot_be_preloaded(self):
-        code, findings, _ = self.check_at_work(lambda found, _: "checkpoint" in found, "bash", "-c", "env -i /bin/sleep 600; :")
+        code, findings, _ = self.check_at_work("bash", "-c", "env -i /bin/sh -c ': > AT_WORK; exec sleep 600'; :")
         self.assertEqual(code, UNSUPPORTED)
         self.assertIn("without libckpt_rt.so", findings["checkpoint"]["detail"])
 
     def test_saved_but_not_restartable(self):
-        code, findings, result = self.check_at_work(lambda found, _: "no_restart" in found or "ended" in found, "python3", "-c", IO_URING_CALL)
+        code, findings, result = self.check_at_work("python3", "-c", IO_URING_CALL)
         if "no_restart" not in findings and code == OK:
             self.skipTest("no io_uring here")
         self.assertEqual(code, 76, result.stdout)
@@ -129,18 +125,26 @@ class CheckProgram(CkptTest):
         self.assertIn("interrupted", [f["id"] for f in json.loads(said)["findings"]])
 
     def test_ended_before(self):
-        code, findings, _ = self.check("true", after="5s")
+        code, findings, _ = self.check("true", options=("--after", "5s"))
         self.assertEqual(code, TIMEOUT)
         self.assertIn("--after", findings["ended"]["remedy"])
 
     def test_output_is_not_mixed(self):
-        _, _, result = self.check_at_work(lambda _, result: result.stderr != "", "bash", "-c", "echo said; exec sleep 600")
+        _, _, result = self.check_at_work("bash", "-c", "echo said; : > AT_WORK; exec sleep 600")
         self.assertIn("said", result.stderr)
 
     def test_text(self):
         result = self.ckpt("check", "--after", "1ms", "--", "sleep", "600")
         self.assertEqual(result.returncode, OK, result.stderr)
         self.assertRegex(result.stdout, r"(?m)^ok +checkpoint +one process, mode ")
+
+    def test_when_a_file_is_there(self):
+        """Not before, and where it never comes until the program ends."""
+        code, findings, _ = self.check_at_work("python3", "-c", "import os, time\nfor _ in range(7):\n    if os.fork() == 0: time.sleep(600)\nopen('AT_WORK', 'w').close()\ntime.sleep(600)")
+        self.assertEqual((code, "8 processes" in findings["saved"]["detail"]), (OK, True), findings)
+        self.refuse(USAGE, "is there before the program runs", "check", "--when", self.path("at_work"), "--", "sleep", "1")
+        code, findings, _ = self.check("sleep", "0.1", options=("--when", self.path("never")))
+        self.assertEqual((code, "ended" in findings), (TIMEOUT, True), findings)
 
     def test_usage(self):
         self.refuse(USAGE, "no program", "check", "--after", "1s")
