@@ -164,7 +164,7 @@ static __thread long own = 7;
 static __thread char big[5000];
 static int destroyed, once_done;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static void destroy(void* value) { destroyed += (int)(long)value; }
+static void destroy(void* value) { __atomic_add_fetch(&destroyed, (int)(long)value, __ATOMIC_RELAXED); }
 static void once_only(void) { once_done++; }
 
 static void* with_keys(void* n) {
