@@ -94,7 +94,7 @@ class BufferPool {
 
   size_t buffer_bytes_ = 0, populated_ = 0;
   uint32_t count_ = 0, reserve_ = 0;
-  FutexLock lock_;             // guards stack_, wanted_ and changes of free_count_ and refilled_
+  FutexLock<LockRank::kBufferPool> lock_;  // guards stack_, wanted_ and changes of free_count_ and refilled_
   uint32_t* stack_ = nullptr;  // free buffers; the last given back is taken first, it is in the cache
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};

@@ -234,7 +234,7 @@ class Copier final : private CopyListener {
   // run() works in batches, so kSaved segments may be unprotected by other threads than their owner. relaxed:
   // a thread that sees false waits for the owner, which is right as well.
   std::atomic<bool> in_batches_{false};
-  FutexLock queued_lock_;  // leaf: guards queued_ and queued_count_
+  FutexLock<LockRank::kEngineCopies> queued_lock_;  // leaf: guards queued_ and queued_count_
   Queued queued_[kMostQueued];
   uint32_t queued_count_ = 0;
   FutexWord completed_{0};  // how many copies of the engine are complete

@@ -20,7 +20,7 @@ class FilledQueue {
   size_t pop(CopiedSegment* out, size_t batch, size_t max);
 
  private:
-  FutexLock lock_;
+  FutexLock<LockRank::kFilledQueue> lock_;
   CopiedSegment* ring_ = nullptr;
   uint32_t capacity_ = 0, head_ = 0, count_ = 0;
   uint32_t wanted_ = 0;  // what the sleeping writer waits for; 0: not asleep

@@ -14,12 +14,14 @@
 
 namespace ckpt {
 
+template <LockRank kRank>
 class CrowdGate {
  public:
   // With the agent fewer than the groups that a wake of TurnLock tells apart.
   static constexpr uint32_t kMost = 8;
 
   void enter() {
+    lock_ranks::takes(kRank);
     uint32_t now = inside_.load(std::memory_order_relaxed);
     for (;;) {
       if (now < kMost) {
@@ -37,16 +39,19 @@ class CrowdGate {
   void leave() {
     inside_.fetch_sub(1, std::memory_order_seq_cst);
     if (waiting_.load(std::memory_order_seq_cst) != 0) futex_wake(inside_, 1);
+    lock_ranks::released(kRank);
   }
 
  private:
   FutexWord inside_{0}, waiting_{0};
 };
+static_assert(sizeof(CrowdGate<LockRank{}>) == 2 * sizeof(FutexWord));
 
 // A turn of one of many.
+template <LockRank kGate, LockRank kTurn>
 class ScopedCrowdTurn {
  public:
-  ScopedCrowdTurn(CrowdGate& gate, TurnLock& lock) : gate_(gate), lock_(lock) {
+  ScopedCrowdTurn(CrowdGate<kGate>& gate, TurnLock<kTurn>& lock) : gate_(gate), lock_(lock) {
     gate_.enter();
     lock_.lock();
   }
@@ -58,8 +63,8 @@ class ScopedCrowdTurn {
   ScopedCrowdTurn& operator=(const ScopedCrowdTurn&) = delete;
 
  private:
-  CrowdGate& gate_;
-  TurnLock& lock_;
+  CrowdGate<kGate>& gate_;
+  TurnLock<kTurn>& lock_;
 };
 
 }  // namespace ckpt

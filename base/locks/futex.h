@@ -11,6 +11,7 @@
 #include <atomic>
 #include <climits>
 
+#include "base/locks/lock_ranks.h"
 #include "base/sys.h"
 
 namespace ckpt {
@@ -36,9 +37,11 @@ inline long futex_wake_those(FutexWord& word, uint32_t bits) {
 }
 
 // The three-state mutex of Drepper, "Futexes are tricky", section 5: 0 free, 1 held, 2 contended.
+template <LockRank kRank>
 class FutexLock {
  public:
   void lock() {
+    lock_ranks::takes(kRank);
     uint32_t c = 0;
     // acquire: what the last holder wrote before unlock() is seen by us.
     if (word_.compare_exchange_strong(c, 1, std::memory_order_acquire)) return;
@@ -51,21 +54,24 @@ class FutexLock {
   void unlock() {
     // release: publishes what we wrote to the next holder.
     if (word_.exchange(0, std::memory_order_release) == 2) futex_wake(word_, 1);
+    lock_ranks::released(kRank);
   }
 
  private:
   FutexWord word_{0};
 };
+static_assert(sizeof(FutexLock<LockRank{}>) == sizeof(FutexWord));
 
+template <LockRank kRank>
 class ScopedLock {
  public:
-  explicit ScopedLock(FutexLock& l) : lock_(l) { lock_.lock(); }
+  explicit ScopedLock(FutexLock<kRank>& l) : lock_(l) { lock_.lock(); }
   ~ScopedLock() { lock_.unlock(); }
   ScopedLock(const ScopedLock&) = delete;
   ScopedLock& operator=(const ScopedLock&) = delete;
 
  private:
-  FutexLock& lock_;
+  FutexLock<kRank>& lock_;
 };
 
 }  // namespace ckpt

@@ -73,7 +73,7 @@ class DmaCopyEngine final : public CopyEngine, private DmaObserver {
     long result = 0;  // of the first read that failed; by the device's thread, before it stores `passed`
   };
   struct Channel {
-    FutexLock lock;  // leaf; guards next_slot and the filling of slots
+    FutexLock<LockRank::kDmaChannel> lock;  // leaf; guards next_slot and the filling of slots
     uint32_t next_slot = 0;
     Slot* slots = nullptr;
     ControlBlock* blocks = nullptr;  // blocks_per_slot() for each slot

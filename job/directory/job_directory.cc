@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/directory_scan.h"
+#include "base/locks/lock_ranks.h"
 #include "base/memory/arena.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
@@ -153,6 +154,7 @@ Result<ScopedFd> make_temporary(int directory, const JobName& name, ScopedFd* lo
   ScopedFd fd = open_directory(directory, name.temporary);
   if (lock != nullptr) {
     *lock = open_directory(directory, name.temporary);
+    lock_ranks::waits_for(LockRank::kJobDirectory);
     if (lock->valid()) sys::call(__NR_flock, lock->get(), static_cast<long>(LOCK_EX));
   }
   if (!fd.valid() || (lock != nullptr && !lock->valid()))

@@ -19,12 +19,14 @@ extern constinit FutexWord held, end_held;
 void wait_slowly(FutexWord& word);
 // Before a process is made. One load when nothing is held.
 inline void await() {
+  lock_ranks::waits_for(LockRank::kCreationGates);
   // relaxed: a process that is made because this read came too early is found when the members are listed
   // again.
   if (held.load(std::memory_order_relaxed) != 0) wait_slowly(held);
 }
 // Before the process ends or executes another program.
 inline void await_end() {
+  lock_ranks::waits_for(LockRank::kCreationGates);
   // relaxed: an end that this read let through is noticed, and the checkpoint is taken again.
   if (end_held.load(std::memory_order_relaxed) != 0) wait_slowly(end_held);
 }

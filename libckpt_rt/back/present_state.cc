@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/locks/lock_ranks.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
@@ -39,6 +40,7 @@ void PresentState::save() {
 }
 
 void PresentState::put_back(Watch* watch) {
+  lock_ranks::forget();
   for (size_t i = 0; i < std::size(kOwnThreads); ++i)
     std::memcpy(static_cast<void*>(kOwnThreads[i]), &threads_[i], sizeof(RawThread));
   own_page::set_place(own_page_);

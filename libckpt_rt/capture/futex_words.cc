@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "base/large_table.h"
+#include "base/locks/lock_ranks.h"
 #include "libckpt_rt/capture/advice/still_memory.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -27,6 +28,7 @@ constexpr int kRobust = 16, kInherits = 32;  // glibc's bits of __kind
 constinit std::atomic<uint64_t> held_start{0}, held_end{0};
 
 void note_first_time(uint64_t entry) {
+  lock_ranks::waits_for(LockRank::kFutexHold);
   // seq_cst with Hold: either it finds what we noted, or we find that it holds.
   const uint64_t word = entry & ~kTags;
   while (word >= held_start.load(std::memory_order_seq_cst) &&
@@ -149,13 +151,17 @@ void note_exit(const void* word) {
 }
 
 Hold::Hold(AddrRange range) {
+  lock_ranks::takes(LockRank::kFutexHold);
   // Both seq_cst, with note_first_time(): a thread that finds the new end finds the new start, and one that
   // finds neither has noted its word in time.
   held_start.store(range.start.value, std::memory_order_seq_cst);
   held_end.store(range.end.value, std::memory_order_seq_cst);
 }
 
-Hold::~Hold() { held_end.store(0, std::memory_order_seq_cst); }
+Hold::~Hold() {
+  held_end.store(0, std::memory_order_seq_cst);
+  lock_ranks::released(LockRank::kFutexHold);
+}
 
 void reset_hold() { held_end.store(0, std::memory_order_relaxed); }
 

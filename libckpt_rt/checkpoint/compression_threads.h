@@ -32,7 +32,7 @@ class CompressionThreads final : public HelperThreads {
 
  private:
   RawThread threads_[kMost];
-  FutexLock lock_;  // count_, against the agent
+  FutexLock<LockRank::kCompressionThreads> lock_;  // count_, against the agent
   uint32_t count_ = 0;
   ThreadTimes times_;
 };

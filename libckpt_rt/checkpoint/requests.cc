@@ -29,7 +29,7 @@ void tell_restarted(OwnRequest* own, uint32_t generation) {
 }  // namespace
 
 void reset(uint32_t generation) {
-  new (&queue.lock) FutexLock;
+  new (&queue.lock) FutexLock<LockRank::kRequests>;
   statistics::reset_after_restart();
   if (generation != 0) {
     // Also threads whose request waited in the queue: the agent that would serve it is not in the image.

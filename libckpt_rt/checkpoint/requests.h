@@ -33,8 +33,9 @@ struct Request {
 inline constexpr uint32_t kRing = 16;
 
 struct Queue {
-  FutexLock lock;  // of all here and of AgentWords; held for as long as it takes to start the agent, with all
-                   // signals blocked
+  FutexLock<LockRank::kRequests>
+      lock;  // of all here and of AgentWords; held for as long as it takes to start the agent, with all
+             // signals blocked
   Request ring[kRing];
   uint32_t head = 0;
   bool waiting = false;             // the agent has nothing to do but to keep a watch

@@ -25,7 +25,7 @@ struct Callback {
   void* context;
 };
 constexpr uint32_t kMost = 64;
-constinit FutexLock lock;
+constinit FutexLock<LockRank::kCallbacks> lock;
 CKPT_LARGE_TABLE constinit Callback list[kMost]{};
 constinit std::atomic<uint32_t> count{0};
 

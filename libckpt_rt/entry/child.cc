@@ -4,6 +4,7 @@
 #include <linux/kcmp.h>
 
 #include "base/fork_path.h"
+#include "base/locks/lock_ranks.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
@@ -43,6 +44,7 @@ bool shares_memory_with_parent() {
 
 // The parent's threads and requests are not the child's, and neither are its images.
 void forget_parent() {
+  lock_ranks::forget();
   this_process.pid = sys::getpid();
   processor_time::forget();
   job::creation::reset();

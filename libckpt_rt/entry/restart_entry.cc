@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "base/locks/lock_ranks.h"
 #include "base/named_points.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
@@ -322,6 +323,7 @@ ThreadSlot* create_threads() {
 }
 
 void reset_library() {
+  lock_ranks::forget();
   loading::begin(restart.args.loading_gate);
   if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
   stop_state.world.reset_after_restart();

@@ -217,7 +217,7 @@ void reset(bool memory_stays) {
   window.copier = nullptr;
   window.arming = nullptr;
   ++window.generation;
-  new (&window.actions_lock) FutexLock;
+  new (&window.actions_lock) FutexLock<LockRank::kActions>;
   if (memory_stays) return;
   window.gates = window.gates_end = window.blocks = 0;
   window.memory = {};

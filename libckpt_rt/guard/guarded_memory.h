@@ -45,8 +45,10 @@ class GuardedMemory : public ProgramMemory, public ArmedMemory {
   // Ahead of the stop: pages that must never be protected.
   [[nodiscard]] bool leave_open(Addr page) { return open_pages_.push_back(page); }
   // Threads of the program go through crowd() first.
-  TurnLock& turn() { return turn_; }
-  CrowdGate& crowd() { return crowd_; }
+  using Turn = TurnLock<LockRank::kTurn>;
+  using Crowd = CrowdGate<LockRank::kCrowd>;
+  Turn& turn() { return turn_; }
+  Crowd& crowd() { return crowd_; }
   // How often something was protected.
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
   // Where cuts_mappings() is false: nothing of this whole mapping is protected any more, the kernel takes it
@@ -87,8 +89,8 @@ class GuardedMemory : public ProgramMemory, public ArmedMemory {
 
   KernelCopy copy_;
   bool open_ = false;
-  TurnLock turn_;
-  CrowdGate crowd_;
+  Turn turn_;
+  Crowd crowd_;
   std::atomic<uint64_t> protections_{0};  // changed with the lock
   ArenaVector<Addr> open_pages_;
 };

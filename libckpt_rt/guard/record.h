@@ -84,8 +84,8 @@ struct Window {
   AddrRange memory{};
   std::atomic<uint32_t> next_record{0};
   FutexWord enlisted{0};
-  FutexLock actions_lock;            // leaf; held by handlers with signals blocked
-  KernelSigaction actions[65] = {};  // as the program knows them
+  FutexLock<LockRank::kActions> actions_lock;  // leaf; held by handlers with signals blocked
+  KernelSigaction actions[65] = {};            // as the program knows them
   std::atomic<uint64_t> calls{0}, waited{0}, signals{0};
   std::atomic<int64_t> longest_wait_ns{0};
 };

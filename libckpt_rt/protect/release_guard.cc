@@ -83,6 +83,7 @@ bool ring() {
 }
 
 void ask(RequestKind kind, AddrRange range) {
+  lock_ranks::waits_for(LockRank::kReleaseSlots);
   Request& r = free_request();
   r.kind = kind;
   r.range = range;

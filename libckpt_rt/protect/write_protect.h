@@ -125,7 +125,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   bool can_tell_ = false;  // what is protected
   bool can_tell_fast_ = false;
   RawThread* thread_ = nullptr;
-  FutexLock serving_;
+  FutexLock<LockRank::kServing> serving_;
   FutexWord wanted_{0};                    // 1: the agent waits for the lock
   std::atomic<bool> agent_serves_{false};  // the agent holds the lock
   std::atomic<Arming*> arming_{nullptr};   // until the stop

@@ -44,7 +44,7 @@ TEST(Futex, WakesAsManyAsAsked) {
 
 TEST(FutexLock, LetsOneInAtATime) {
   constexpr int kThreads = 6, kRounds = 20'000;
-  FutexLock lock;
+  FutexLock<LockRank::kBufferPool> lock;
   uint64_t plain = 0;  // a data race if the lock does not hold
   int inside = 0;
   std::atomic<int> strange{0};

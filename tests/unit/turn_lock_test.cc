@@ -15,13 +15,16 @@
 namespace ckpt {
 namespace {
 
+using GuardTurn = TurnLock<LockRank::kTurn>;
+using GuardCrowd = CrowdGate<LockRank::kCrowd>;
+
 constexpr int kThreads = 40;  // more than the groups that a wake tells apart
 
 // A thread that asks for the lock again and again; what it does with it is `inside`.
 class Asker {
  public:
   template <typename Inside>
-  Asker(TurnLock& lock, int rounds, Inside inside)
+  Asker(GuardTurn& lock, int rounds, Inside inside)
       : lock_(&lock), thread_([=, this, &lock] {
           tid_ = gettid();
           for (int i = 0; i < rounds; ++i) {
@@ -49,10 +52,10 @@ class Asker {
     uintptr_t word = 0;
     const auto lock = reinterpret_cast<uintptr_t>(lock_);
     return file >> call >> std::hex >> word && call == std::to_string(SYS_futex) && word >= lock &&
-           word < lock + sizeof(TurnLock);
+           word < lock + sizeof(GuardTurn);
   }
 
-  const TurnLock* lock_;
+  const GuardTurn* lock_;
   std::atomic<int> tid_{0}, asked_{0}, had_{0};
   std::atomic<bool> done_{false};
   std::thread thread_;
@@ -60,7 +63,7 @@ class Asker {
 using Askers = std::vector<std::unique_ptr<Asker>>;
 
 TEST(TurnLock, IsGivenInTheOrderInWhichItWasAskedFor) {
-  TurnLock lock;
+  GuardTurn lock;
   std::vector<int> order;  // a data race if the lock does not hold
   Askers askers;
   lock.lock();
@@ -77,7 +80,7 @@ TEST(TurnLock, IsGivenInTheOrderInWhichItWasAskedFor) {
 
 TEST(TurnLock, YieldLetsInEachWhoWaitsOnceAndNoneTwice) {
   constexpr int kRounds = 100;
-  TurnLock lock;
+  GuardTurn lock;
   Askers askers;
   auto rounds_had = [&] {
     std::vector<int> had;
@@ -97,7 +100,7 @@ TEST(TurnLock, YieldLetsInEachWhoWaitsOnceAndNoneTwice) {
 }
 
 TEST(TurnLock, YieldWithNobodyWaitingKeepsIt) {
-  TurnLock lock;
+  GuardTurn lock;
   lock.lock();
   for (int i = 0; i < 100; ++i) lock.yield();
   std::atomic<bool> inside{false};
@@ -109,7 +112,7 @@ TEST(TurnLock, YieldWithNobodyWaitingKeepsIt) {
 
 TEST(TurnLock, LetsOneInAtATimeAndForgetsNobody) {
   constexpr int kRounds = 2'000;
-  TurnLock lock;
+  GuardTurn lock;
   uint64_t plain = 0;
   int inside = 0;
   std::atomic<int> strange{0};
@@ -132,7 +135,7 @@ TEST(TurnLock, LetsOneInAtATimeAndForgetsNobody) {
 
 TEST(TurnLock, TwoWhoAskAtTheSameInstantHaveTwoTurns) {
   constexpr int kRounds = 20'000;
-  TurnLock lock;
+  GuardTurn lock;
   std::atomic<int> arrived{0}, inside{0}, strange{0};
   auto ask = [&](int step) {
     for (int i = 1; i <= kRounds; ++i) {
@@ -159,8 +162,8 @@ TEST(TurnLock, TwoWhoAskAtTheSameInstantHaveTwoTurns) {
 // through.
 TEST(CrowdGate, FewAreAtTheLockAndNobodyIsForgotten) {
   constexpr int kRounds = 500;
-  TurnLock lock;
-  CrowdGate gate;
+  GuardTurn lock;
+  GuardCrowd gate;
   std::atomic<int> entered{0}, most{0};
   int inside = 0, had = 0;  // a data race if the lock does not hold
   std::atomic<int> strange{0};
@@ -186,13 +189,23 @@ TEST(CrowdGate, FewAreAtTheLockAndNobodyIsForgotten) {
   for (auto& t : threads) t.join();
   EXPECT_EQ(had, kThreads * kRounds);
   EXPECT_EQ(strange.load(), 0);
-  EXPECT_LE(most.load(), static_cast<int>(CrowdGate::kMost));
+  EXPECT_LE(most.load(), static_cast<int>(GuardCrowd::kMost));
 }
 
 // Whether threads that are free to run ever meet inside is the scheduler's affair; here they do.
 TEST(CrowdGate, HoldsAsManyAsItSays) {
-  CrowdGate gate;
-  for (uint32_t i = 0; i < CrowdGate::kMost; ++i) gate.enter();
+  GuardCrowd gate;
+  std::atomic<uint32_t> entered{0}, may_leave{0};
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < GuardCrowd::kMost; ++i) {
+    threads.emplace_back([&, i] {
+      gate.enter();
+      ++entered;
+      while (may_leave <= i) std::this_thread::yield();
+      gate.leave();
+    });
+  }
+  while (entered != GuardCrowd::kMost) std::this_thread::yield();
   std::atomic<bool> in{false};
   std::thread late([&] {
     gate.enter();
@@ -200,15 +213,16 @@ TEST(CrowdGate, HoldsAsManyAsItSays) {
     gate.leave();
   });
   EXPECT_FALSE(in.load());
-  gate.leave();
+  may_leave = 1;
   late.join();
   EXPECT_TRUE(in.load());
-  for (uint32_t i = 1; i < CrowdGate::kMost; ++i) gate.leave();
+  may_leave = GuardCrowd::kMost;
+  for (auto& t : threads) t.join();
 }
 
 TEST(CrowdGate, TheHolderOfTheLockLetsInNoMoreThanTheGate) {
-  TurnLock lock;
-  CrowdGate gate;
+  GuardTurn lock;
+  GuardCrowd gate;
   std::atomic<int> asked{0}, had{0};
   std::vector<std::thread> threads;
   lock.lock();
@@ -223,7 +237,7 @@ TEST(CrowdGate, TheHolderOfTheLockLetsInNoMoreThanTheGate) {
   for (int last = 0; last < kThreads;) {
     lock.yield();
     const int now = had;
-    EXPECT_LE(now - last, static_cast<int>(CrowdGate::kMost));
+    EXPECT_LE(now - last, static_cast<int>(GuardCrowd::kMost));
     last = now;
   }
   lock.unlock();

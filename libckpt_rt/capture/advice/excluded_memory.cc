@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kMost = 1024;
 // Only threads of the program take the lock, with no other held. The agent reads without it while they stand,
 // perhaps in the middle of a change: so a new entry is written before `count` says that it is there.
-constinit FutexLock lock;
+constinit FutexLock<LockRank::kExcludedMemory> lock;
 CKPT_LARGE_TABLE constinit AddrRange ranges[kMost];
 constinit std::atomic<uint32_t> count{0};
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/locks/lock_ranks.h"
 #include "base/sys.h"
 #include "base/units.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"
@@ -38,6 +39,7 @@ class Undisturbed {
         bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP) | bit(SIGSYS);
     const uint64_t mask = ~kFaults;
     sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &mask, &before_, 8L);
+    lock_ranks::takes(LockRank::kDebts);
     pid_ = sys::getpid();
     for (int there = 0; !holder.compare_exchange_strong(there, pid_, std::memory_order_acquire);) {
       if (there == pid_) {
@@ -56,6 +58,7 @@ class Undisturbed {
   }
   ~Undisturbed() {
     holder.store(0, std::memory_order_release);
+    lock_ranks::released(LockRank::kDebts);
     sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L);
   }
   Undisturbed(const Undisturbed&) = delete;

@@ -59,6 +59,7 @@ bool is_gone(int tid) {
 }  // namespace
 
 CKPT_FORK_PATH void begin() {
+  lock_ranks::waits_for(LockRank::kForkHold);
   OwnPage& own = *own_page::page;
   for (;;) {
     take_place(own, sys::gettid());
@@ -96,6 +97,7 @@ void reset() {
 }
 
 bool hold() {
+  lock_ranks::takes(LockRank::kForkHold);
   OwnPage& own = *own_page::page;
   own.forks_held.store(1, std::memory_order_seq_cst);
   const int64_t deadline = now_ns() + kLongestNs;
@@ -116,6 +118,7 @@ void release() {
   OwnPage& own = *own_page::page;
   own.forks_held.store(0, std::memory_order_release);
   futex_wake(own.forks_held);
+  lock_ranks::released(LockRank::kForkHold);
 }
 
 }  // namespace ckpt::fork_hold

@@ -19,7 +19,7 @@ namespace ckpt {
 
 struct OwnPage {
   std::atomic<int> pid{0};  // of the process; 0: a child that is new
-  FutexLock putting_right;
+  FutexLock<LockRank::kPuttingRight> putting_right;
   // The thread of a new child that executes another program; 0: none.
   std::atomic<int> in_exec{0};
   // fork_hold.h: the threads in fork(2) by their ids, and how many there are beside them; a word that changes

@@ -10,7 +10,7 @@ namespace ckpt::statistics {
 
 namespace {
 
-constinit FutexLock lock;
+constinit FutexLock<LockRank::kStatistics> lock;
 constinit Statistics counted;
 
 }  // namespace
@@ -52,6 +52,6 @@ void reset_in_child() {
   counted = {};
 }
 
-void reset_after_restart() { new (&lock) FutexLock; }
+void reset_after_restart() { new (&lock) FutexLock<LockRank::kStatistics>; }
 
 }  // namespace ckpt::statistics

@@ -19,6 +19,9 @@ int this_process() { return static_cast<int>(sys::call(__NR_getpid)); }
 }  // namespace
 
 void MappingChange::enter() {
+  // A handler of the program may leave by siglongjmp, or come here again: what a thread takes while it is
+  // inside is not looked at.
+  lock_ranks::waits_for(LockRank::kMappingGate);
   // acquire, with the release that opens the gate: all that the agent did while it was shut comes before.
   while ((gate.fetch_add(1, std::memory_order_acquire) & kShut) != 0) {
     leave();
@@ -41,6 +44,7 @@ void MappingChange::leave() {
 }
 
 MappingsHeld::MappingsHeld() {
+  lock_ranks::takes(LockRank::kMappingGate);
   const int64_t deadline = now_ns() + kPatienceNs;
   holder.store(this_process(), std::memory_order_relaxed);
   uint32_t now = gate.fetch_or(kHeld, std::memory_order_acq_rel) | kHeld;
@@ -55,6 +59,7 @@ MappingsHeld::MappingsHeld() {
 MappingsHeld::~MappingsHeld() {
   gate.fetch_and(~kHeld, std::memory_order_release);
   futex_wake(gate);
+  lock_ranks::released(LockRank::kMappingGate);
 }
 
 MappingsBarred::MappingsBarred() {
