@@ -2,8 +2,8 @@
 //
 // Each lock has a rank, which is its row. While a thread holds a lock it takes only locks that the row names
 // under "inside", and those that are inside of these. Where it takes another one, the check that fails names
-// both locks (base/check.h: a test aborts, a checkpoint fails). It fails each time that the order is wrong,
-// not only when two threads meet and wait for each other.
+// both locks (base/check.h: a test aborts, an attempt at a checkpoint is given up). It fails each time that
+// the order is wrong, not only when two threads meet and wait for each other.
 //
 // In builds with NDEBUG nothing of this exists: the rank is a part of a lock's type, so a lock has no more
 // bytes than its words.
@@ -29,6 +29,7 @@ enum class LockRank : uint8_t {
   kStatistics,
   kCallbacks,
   kExcludedMemory,
+  kDebts,
   kForkHold,
   kPuttingRight,
   kMappingGate,
@@ -39,7 +40,6 @@ enum class LockRank : uint8_t {
   kFutexHold,
   kActions,
   kCompressionThreads,
-  kDebts,
   kEngineCopies,
   kBufferPool,
   kFilledQueue,
@@ -68,13 +68,14 @@ using enum LockRank;
 inline constexpr Row kTable[] = {
     {kJobDirectory, "job's directory", all_below(kJobDirectory)},
     {kCreationGates, "creation gates of a job", kLeaf},
-    {kRequests, "agent's queue of requests", ranks(kStatistics)},
-    {kStatistics, "statistics lock", kLeaf},
-    {kCallbacks, "callbacks lock", kLeaf},
-    {kExcludedMemory, "excluded_memory lock", kLeaf},
+    {kRequests, "agent's queue of requests", ranks(kStatistics, kCrowd)},
+    {kStatistics, "statistics lock", ranks(kCrowd)},
+    {kCallbacks, "callbacks lock", ranks(kCrowd)},
+    {kExcludedMemory, "excluded_memory lock", ranks(kCrowd)},
+    {kDebts, "debts to semaphores", ranks(kCrowd)},
     {kForkHold, "hold of fork", kLeaf},
     {kPuttingRight, "putting right", kLeaf},
-    {kMappingGate, "mapping gate", ranks(kReleaseSlots, kServing, kCrowd, kTurn)},
+    {kMappingGate, "mapping gate", ranks(kReleaseSlots, kServing, kCrowd)},
     {kReleaseSlots, "slots of release_guard", kLeaf},
     {kServing, "serving lock", ranks(kFutexHold, kEngineCopies, kBufferPool, kFilledQueue, kDmaChannel)},
     {kCrowd, "guarded memory's crowd", ranks(kTurn)},
@@ -82,7 +83,6 @@ inline constexpr Row kTable[] = {
     {kFutexHold, "hold of futexes", kLeaf},
     {kActions, "actions of signals", kLeaf},
     {kCompressionThreads, "threads that compress", kLeaf},
-    {kDebts, "debts to semaphores", kLeaf},
     {kEngineCopies, "copies of an engine", kLeaf},
     {kBufferPool, "BufferPool lock", kLeaf},
     {kFilledQueue, "FilledQueue lock", kLeaf},

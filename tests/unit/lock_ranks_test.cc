@@ -17,7 +17,7 @@ namespace {
 using lock_ranks::may_be_inside;
 
 TEST(LockTable, WhatIsInsideOfAnInnerLockIsInsideOfTheOuterOne) {
-  EXPECT_EQ(may_be_inside(LockRank::kStatistics), 0u);
+  EXPECT_EQ(may_be_inside(LockRank::kBufferPool), 0u);
   EXPECT_EQ(may_be_inside(LockRank::kCrowd), lock_ranks::ranks(LockRank::kTurn, LockRank::kFutexHold));
   EXPECT_NE(may_be_inside(LockRank::kMappingGate) & lock_ranks::bit(LockRank::kBufferPool), 0u);
   EXPECT_EQ(may_be_inside(LockRank::kTurn) & lock_ranks::bit(LockRank::kCrowd), 0u);
@@ -64,10 +64,10 @@ TEST_F(LockOrder, NamesBothLocksWhereItIsWrong) {
       "agent's queue of requests may be taken inside statistics lock. does not hold");
   EXPECT_DEATH(
       {
-        ScopedLock held(statistics_);
+        ScopedLock held(pool_);
         ScopedCrowdTurn wrong(crowd_, turn_);
       },
-      "guarded memory's crowd may be taken inside statistics lock");
+      "guarded memory's crowd may be taken inside BufferPool lock");
 }
 
 TEST_F(LockOrder, IsWrongAlsoDownwardsWhereTheOuterLockDoesNotNameTheInnerOne) {
