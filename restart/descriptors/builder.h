@@ -113,6 +113,9 @@ class DescriptorBuilder {
   // pipes.cc
   Result<ScopedFd> make_pipe(const ParsedOpenFile& file);
   Result<ScopedFd> make_fifo(const ParsedOpenFile& file);
+  Result<int> open_fifo_holder(const ParsedOpenFile& file);
+  bool has_unwritten(uint64_t object) const;
+  Result<void> open_unwritten(const ParsedOpenFile& file);
   Result<void> refill_pipe(const ParsedOpenFile& file, int write_end);
   Result<ScopedFd> open_terminal(const ParsedOpenFile& file);
   // terminals.cc
@@ -146,7 +149,8 @@ class DescriptorBuilder {
   int standard_[3] = {-1, -1, -1};        // the restarter's, parked
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
-  std::map<uint64_t, int> queues_;        // by object, open for receiving and sending
+  std::map<uint64_t, std::map<uint32_t, int>> unwritten_;  // by object: all that read it, by id; 0: ours
+  std::map<uint64_t, int> queues_;                         // by object, open for receiving and sending
   ChannelBuilder channels_;
   std::map<uint32_t, uint32_t> terminals_;      // /dev/pts/N as they were, and as they are
   std::map<uint32_t, ScopedFd> spare_masters_;  // by number, while masters are made

@@ -358,6 +358,9 @@ void DescriptorBuilder::finish() {
   pipes_.clear();
   for (auto& [object, fd] : fifo_holders_) close(fd);
   fifo_holders_.clear();
+  for (auto& [object, readers] : unwritten_)
+    for (auto& [id, fd] : readers) close(fd);
+  unwritten_.clear();
   channels_.finish();
   for (auto& [id, fd] : in_flight_) close(fd);
   in_flight_.clear();

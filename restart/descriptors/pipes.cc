@@ -3,6 +3,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/bytes.h"
 #include "restart/descriptors/builder.h"
 
@@ -15,6 +18,14 @@ namespace {
 constexpr int kSettable = O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME;
 
 int access_mode(const ParsedOpenFile& file) { return static_cast<int>(file.record.open_flags) & O_ACCMODE; }
+
+Result<ScopedFd> open_fifo(const ParsedOpenFile& file, int mode) {
+  const std::string path(file.path);
+  ScopedFd fd(open(path.c_str(), mode | O_NONBLOCK | O_CLOEXEC));
+  if (fd.valid()) return fd;
+  return make_error(ExitCode::kFileChanged, errno, "{} cannot be opened again ({}): make it with mkfifo",
+                    path, errno_name(errno));
+}
 
 }  // namespace
 
@@ -93,32 +104,80 @@ Result<ScopedFd> DescriptorBuilder::make_pipe(const ParsedOpenFile& file) {
   return made;
 }
 
-Result<ScopedFd> DescriptorBuilder::make_fifo(const ParsedOpenFile& file) {
-  const std::string path(file.path);
-  auto holder = fifo_holders_.find(file.record.object);
-  if (holder == fifo_holders_.end()) {
-    // Open in both directions, so that no open below waits for a partner.
-    ScopedFd fd(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
-    if (!fd.valid()) {
-      return make_error(ExitCode::kFileChanged, errno, "{} cannot be opened again ({}): make it with mkfifo",
-                        path, errno_name(errno));
-    }
-    int queued = 0;
-    ioctl(fd.get(), FIONREAD, &queued);
-    if (queued == 0) {
-      CKPT_TRY(refill_pipe(file, fd.get()));
-    } else {
-      say("{} holds {} bytes of another process: those saved with the program are not put back", path,
-          queued);
-    }
-    auto parked = options_.working->park(std::move(fd), "a FIFO");
-    if (!parked) return parked.error();
-    fifo_holders_[file.record.object] = *parked;
+Result<int> DescriptorBuilder::open_fifo_holder(const ParsedOpenFile& file) {
+  auto fd = open_fifo(file, O_RDWR);
+  if (!fd) return fd.error();
+  int queued = 0;
+  ioctl(fd->get(), FIONREAD, &queued);
+  if (queued == 0) {
+    CKPT_TRY(refill_pipe(file, fd->get()));
+  } else {
+    say("{} holds {} bytes of another process: those saved with the program are not put back", file.path,
+        queued);
   }
-  ScopedFd made(open(path.c_str(), access_mode(file) | O_NONBLOCK | O_CLOEXEC));
-  if (!made.valid()) {
-    return make_error(ExitCode::kFileChanged, errno, "{} cannot be opened again ({}): make it with mkfifo",
-                      path, errno_name(errno));
+  return options_.working->park(std::move(*fd), "a FIFO");
+}
+
+// Readers of this FIFO that poll(2) shows no POLLHUP, though no writer is in the job: they had none since
+// they were opened.
+bool DescriptorBuilder::has_unwritten(uint64_t object) const {
+  bool unwritten = false, written = false;
+  for (const ParsedOpenFile& f : meta_.open_files) {
+    if (f.record.object != object || kind_of(f) != OpenFileKind::kFifo) continue;
+    unwritten |= (f.record.flags & kOpenFileUnwritten) != 0;
+    written |= is_writable(f.record);
+  }
+  return unwritten && !written;
+}
+
+// Once such a reader is open no writer of ours may come, so all readers of the FIFO are opened at once: first
+// those whose writer has gone, while there is one, then the others. The bytes need a writer too.
+Result<void> DescriptorBuilder::open_unwritten(const ParsedOpenFile& file) {
+  auto& readers = unwritten_[file.record.object];
+  auto add = [&](uint32_t id, const ParsedOpenFile& f) -> Result<void> {
+    auto fd = open_fifo(f, O_RDONLY);
+    if (!fd) return fd.error();
+    auto parked = options_.working->park(std::move(*fd), "a FIFO");
+    if (!parked) return parked.error();
+    readers[id] = *parked;
+    return {};
+  };
+  std::vector<const ParsedOpenFile*> ended, unwritten;
+  for (const ParsedOpenFile& f : meta_.open_files) {
+    if (f.record.object != file.record.object || kind_of(f) != OpenFileKind::kFifo) continue;
+    ((f.record.flags & kOpenFileUnwritten) != 0 ? unwritten : ended).push_back(&f);
+  }
+  const bool has_bytes =
+      std::any_of(meta_.contents.begin(), meta_.contents.end(), [&](const ParsedFileContent& c) {
+        return c.record.open_file != 0 && c.record.object == file.record.object;
+      });
+  if (has_bytes || !ended.empty()) {
+    auto holder = open_fifo_holder(file);
+    if (!holder) return holder.error();
+    const ScopedFd writer(*holder);
+    CKPT_TRY(add(0, file));  // so that the bytes stay
+    for (const ParsedOpenFile* f : ended) CKPT_TRY(add(f->record.id, *f));
+  }
+  for (const ParsedOpenFile* f : unwritten) CKPT_TRY(add(f->record.id, *f));
+  return {};
+}
+
+Result<ScopedFd> DescriptorBuilder::make_fifo(const ParsedOpenFile& file) {
+  const uint64_t object = file.record.object;
+  ScopedFd made;
+  if (has_unwritten(object)) {
+    if (unwritten_.count(object) == 0) CKPT_TRY(open_unwritten(file));
+    made.reset(fcntl(unwritten_.at(object).at(file.record.id), F_DUPFD_CLOEXEC, 0));
+  } else {
+    // Open in both directions, so that no open below waits for a partner.
+    if (fifo_holders_.count(object) == 0) {
+      auto holder = open_fifo_holder(file);
+      if (!holder) return holder.error();
+      fifo_holders_[object] = *holder;
+    }
+    auto fd = open_fifo(file, access_mode(file));
+    if (!fd) return fd;
+    made = std::move(*fd);
   }
   fcntl(made.get(), F_SETFL, static_cast<int>(file.record.open_flags) & kSettable);
   return made;

@@ -45,6 +45,7 @@ enum OpenFileFlag : uint32_t {
   kOpenFileContents = 1u << 6,    // has a name: contents saved, in case that it is gone
   kOpenFileWhole =
       1u << 8,  // kOpenFileContents, and no part of them is in a mapping: also if it is changed in place
+  kOpenFileUnwritten = 1u << 9,  // a FIFO's reader: has had no writer since it was opened, or has one still
   kOpenFileOneName = 1u << 7,  // had no other name than its path (what is kept beside images does not count)
 };
 

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sys/stat.h>
 
@@ -204,8 +205,16 @@ void DescriptorCapture::decide_kinds() {
     while (end < order_.size() && compare(entries_[order_[first]], entries_[order_[end]], false) == 0) ++end;
     const auto& head = entries_[order_[first]];
     const uint32_t type = head.now.mode & S_IFMT;
-    if (type == S_IFIFO && has_partners_) {
-      for (size_t i = first; i < end; ++i) entries_[order_[i]].value = entries_[order_[i]].now.other_end_gone;
+    if (type == S_IFIFO) {
+      for (size_t i = first; i < end; ++i) {
+        CapturedDescriptor& d = entries_[order_[i]];
+        if (has_partners_) d.value = d.now.other_end_gone;
+        d.flags &= ~uint32_t{kOpenFileUnwritten};
+        // Without a size the sample could not ask.
+        if (d.kind == OpenFileKind::kFifo && d.now.pipe_size != 0 && !d.now.other_end_gone &&
+            (d.now.open_flags & O_ACCMODE) == O_RDONLY)
+          d.flags |= kOpenFileUnwritten;
+      }
     }
     if ((type == S_IFIFO && !has_partners_) || type == S_IFSOCK) {
       uint32_t ends = 0;
