@@ -214,8 +214,8 @@ class ChannelBuilder {
     ScopedFd server, client;
   };
   bool accepts_at(const ChannelSocket& s) const;
-  Result<Ends> establish(const ChannelSocket& like, const SocketName& server, const SocketName& client,
-                         const SocketName& client_sees);
+  Result<Ends> establish(const ChannelSocket& like, const ChannelSocket& client_like,
+                         const SocketName& server, const SocketName& client, const SocketName& client_sees);
   Result<ScopedFd> connect_from(const ChannelSocket& like, int domain, const SocketName& from,
                                 const SocketName& to, bool wait, timeval within = {});
   Result<void> connect_tcp_pair(ChannelSocket& s);
@@ -287,6 +287,9 @@ inline constexpr int kRoomWhileMaking = 4096;
 
 // options.cc: those that are to be set before bind, and all others.
 void set_early_options(int fd, const ChannelSocket& s);
+// Before the socket is connected, or listens: what it told the other end then (TCP_MAXSEG,
+// TCP_WINDOW_CLAMP).
+void set_before_connecting(int fd, const ChannelSocket& s);
 struct UnsetOption {
   int level, name, error;
 };

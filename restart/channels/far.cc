@@ -85,6 +85,7 @@ Result<void> ChannelBuilder::connect_far() {
     const std::string at = end_text(s->name);
     if (!listens_at_.insert(at).second) continue;
     ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+    set_before_connecting(fd.get(), *s);
     set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (s->detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
     if (!fd.valid() || !bind_port(*s, fd.get(), s->name) || listen(fd.get(), 1024) != 0) {

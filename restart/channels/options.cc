@@ -23,7 +23,7 @@ bool is_early(int level, int name) {
       (name == kIpv6Freebind || name == kIpv6Transparent || name == kIpv6FlowinfoSend))
     return true;
   if (level == IPPROTO_IP) return name == IP_FREEBIND || name == IP_TRANSPARENT;
-  return level == IPPROTO_TCP && name == TCP_CONGESTION;
+  return level == IPPROTO_TCP && (name == TCP_CONGESTION || name == TCP_MAXSEG || name == TCP_WINDOW_CLAMP);
 }
 
 using Unset = std::optional<UnsetOption>;
@@ -130,6 +130,13 @@ void make_room(int fd) {
 }
 
 void make_stream_room(int receiver) { set_int(receiver, SOL_SOCKET, SO_RCVLOWAT, 1 << 30); }
+
+void set_before_connecting(int fd, const ChannelSocket& s) {
+  const int size = recorded_int(*s.file, IPPROTO_TCP, TCP_MAXSEG);
+  if (size != 0) set_int(fd, IPPROTO_TCP, TCP_MAXSEG, size);
+  const int window = s.has(kLinkWindowFirst) ? recorded_int(*s.file, IPPROTO_TCP, TCP_WINDOW_CLAMP) : 0;
+  if (window != 0) set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, window);
+}
 
 void set_early_options(int fd, const ChannelSocket& s) {
   // A TCP port may wait: connections of the killed program hold it for a minute, unless both they and this

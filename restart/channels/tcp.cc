@@ -172,6 +172,7 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
       ScopedFd fd(socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
       if (!fd.valid()) return cannot_make(like);
       if (within.tv_sec != 0) setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &within, sizeof(within));
+      set_before_connecting(fd.get(), like);
       if (from.length == 0) {
         if (hosts_plan() != nullptr) hosts_plan()->limit_to_slice(fd.get());
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
@@ -196,11 +197,13 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
 }
 
 // Both ends. `server` listens, `client` connects; client_sees: how the client names the server.
-Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like, const SocketName& server,
-                                                       const SocketName& client,
+Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like,
+                                                       const ChannelSocket& client_like,
+                                                       const SocketName& server, const SocketName& client,
                                                        const SocketName& client_sees) {
   ScopedFd listener(socket(server.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!listener.valid()) return cannot_make(like);
+  set_before_connecting(listener.get(), like);
   // Its connections inherit this, so that the program's own listening socket can have the port as well.
   set_int(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (like.detail.reuse_port != 0) set_int(listener.get(), SOL_SOCKET, SO_REUSEPORT, 1);
@@ -213,9 +216,9 @@ Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like
   }
   SocketName to = client_sees;
   if (to.port() == 0) to = end_of(listener.get(), false);
-  auto from = connect_from(like, to.family(), client, to, true);
+  auto from = connect_from(client_like, to.family(), client, to, true);
   if (!from.ok()) {
-    from = connect_from(like, to.family(), SocketName{}, to, false);
+    from = connect_from(client_like, to.family(), SocketName{}, to, false);
     if (!from.ok()) return from.error();
     say("{}: {} cannot be had again: the connection has another one", describe(like), client.text());
   }
@@ -232,7 +235,7 @@ Result<void> ChannelBuilder::connect_tcp_pair(ChannelSocket& s) {
   const bool known = connected || s.has(kLinkAccepted) || other.has(kLinkConnected);
   ChannelSocket& server = known ? (connected ? other : s) : accepts_at(s) || !accepts_at(other) ? s : other;
   ChannelSocket& client = &server == &s ? other : s;
-  auto ends = establish(server, server.name, client.name, client.peer_name);
+  auto ends = establish(server, client, server.name, client.name, client.peer_name);
   if (!ends.ok()) return ends.error();
   CKPT_TRY(park(server, std::move(ends->server)));
   return park(client, std::move(ends->client));
@@ -245,9 +248,9 @@ Result<void> ChannelBuilder::connect_tcp_without_peer(ChannelSocket& s) {
   for (bool with_names : {true, false}) {
     if (with_names && !named) continue;
     const SocketName any = loopback(s.detail.domain);
-    auto ends = !with_names ? establish(s, any, SocketName{}, any)
-                : server    ? establish(s, s.name, s.peer_name, s.name)
-                            : establish(s, s.peer_name, s.name, s.peer_name);
+    auto ends = !with_names ? establish(s, s, any, SocketName{}, any)
+                : server    ? establish(s, s, s.name, s.peer_name, s.name)
+                            : establish(s, s, s.peer_name, s.name, s.peer_name);
     if (!ends.ok() && with_names) continue;
     if (!ends.ok()) return ends.error();
     CKPT_TRY(park(s, std::move(server && with_names ? ends->server : ends->client)));

@@ -208,6 +208,7 @@ enum SocketLinkFlag : uint32_t {
   kLinkAccepted = 1u << 6,        // of TCP: this end was accepted; neither: not known
   kLinkError = 1u << 4,           // an error waits to be read: the other end has reset the connection
   kLinkNeverConnected = 1u << 7,  // of TCP: connect(2) has failed since it returned (O_NONBLOCK)
+  kLinkWindowFirst = 1u << 8,     // of TCP: TCP_WINDOW_CLAMP was set before it was connected
 };
 
 // The other end of a socket, and what else its neighbours need to know.

@@ -25,7 +25,7 @@ constexpr int64_t kLongestSilence = 1'000'000'000;  // ns
 struct FarConnection {
   uint32_t socket;  // index in SocketLook::sockets
   int fd;           // borrowed
-  int room, lock, low, cork, no_delay;
+  int room, lock, low, clamp, cork, no_delay;
   bool lower;  // `low` is what was there before: nobody else had set it for the stop
   int unsent;
 };
@@ -36,6 +36,7 @@ void make_room(FarConnection& one) {
   one.room = socket_option(one.fd, SOL_SOCKET, SO_RCVBUF);
   one.lock = socket_option(one.fd, SOL_SOCKET, kSoBufLock);
   one.low = socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT);
+  one.clamp = socket_option(one.fd, IPPROTO_TCP, TCP_WINDOW_CLAMP);
   one.cork = socket_option(one.fd, IPPROTO_TCP, TCP_CORK);
   one.no_delay = socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY);
   if (one.lock != 0) set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, 0);
@@ -53,6 +54,7 @@ void put_back(const FarConnection& one) {
     if (socket_option(one.fd, SOL_SOCKET, SO_RCVBUF) != one.room)
       set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUFFORCE, one.room / 2);
     set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, one.lock);
+    set_socket_option(one.fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, one.clamp);
   }
   if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 0);
   if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 1);

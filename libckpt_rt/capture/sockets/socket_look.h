@@ -58,8 +58,8 @@ struct SocketLook {
 
 int socket_option(int socket, int level, int name);  // 0: there is none
 bool set_socket_option(int socket, int level, int name, int value);
-// The options that a new socket does not have anyway, as details.
-void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail);
+// The options that a new socket does not have anyway, as details. connection: of TCP.
+void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail, bool connection);
 
 // Its multicast groups, of IPv4 or IPv6, among its options. False: there is one of which it has chosen the
 // senders.
@@ -68,9 +68,12 @@ bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six);
 // The file that a Unix socket is bound to. inode: as UnixSocketFacts::file. False: no memory.
 bool look_at_file(SocketState& s, uint32_t inode, Arena& arena);
 
+// The socket has a queue of errors (IP_RECVERR), or of time stamps and the like, which are none. poll(2) says
+// POLLERR as long as anything waits in it.
+bool queues_errors(int socket, const SocketDetail& detail);
 // Which error waits in a TCP socket that has ended, told from its counters: reading it would take it. Into
-// flags and error of `link`. False: an error waits, and it cannot be told which.
-bool look_at_ended(int socket, SocketLinkDetail& link);
+// flags and error of its link. False: an error waits, and it cannot be told which.
+bool look_at_ended(const SocketLook& look, SocketState& s, int socket);
 
 // A look at bytes (MSG_PEEK) moves the read offset of peeks that the program has set (SO_PEEK_OFF; of TCP
 // since Linux 6.9). While this lives there is none; then it is where it was.
@@ -94,6 +97,8 @@ class ScopedPeekOffset {
 
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);
+// kLinkWindowFirst, or 0.
+uint32_t window_came_first(int socket);
 // The options of a TCP sender that let it hold bytes back: until there are more (TCP_CORK), or until the
 // earlier ones are acknowledged (no TCP_NODELAY).
 struct HeldBack {

@@ -2,6 +2,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/sockets/job_addresses.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -29,6 +32,7 @@ constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},
                                  {IPPROTO_TCP, TCP_SAVE_SYN},
                                  {IPPROTO_TCP, TCP_INQ},
                                  {IPPROTO_TCP, 37 /* TCP_TX_DELAY */},
+                                 {IPPROTO_TCP, TCP_WINDOW_CLAMP},
                                  {SOL_SOCKET, 74 /* SO_TXREHASH */, false},
                                  {IPPROTO_TCP, TCP_CONGESTION, false}};
 constexpr OptionName kOfUdp[] = {{IPPROTO_UDP, 1 /* UDP_CORK */},
@@ -179,13 +183,32 @@ void put_long_option(ByteWriter& out, int socket, int level, int name, uint32_t 
   out.pad_to(8);
 }
 
-// The largest segment that a listening socket asks for. Where nothing was set the kernel says 536, which,
-// set, would be a limit.
-void put_largest_segment(ByteWriter& out, int socket) {
-  constexpr int kNotSet = 536;
-  if (socket_option(socket, IPPROTO_TCP, TCP_MAXSEG) == kNotSet) return;
-  constexpr OptionName kSegment[] = {{IPPROTO_TCP, TCP_MAXSEG}};
-  put_options(out, socket, kSegment);
+// The largest segment that a socket asks for (TCP_MAXSEG), if it was set before the socket was connected.
+// Before that the kernel tells it, and says 536, which would be a limit, where nothing was set. Of a
+// connection the kernel tells the segments that are sent; what was asked for it has told the other end, and
+// is less than the path would take.
+void put_largest_segment(ByteWriter& out, int socket, const SocketDetail& d, bool connection) {
+  constexpr int kNotSet = 536, kLargestThatCanBeSet = 32767, kLargestPacket = 65535;
+  SocketOptionDetail option{IPPROTO_TCP, TCP_MAXSEG, sizeof(int), 0, {}};
+  int size = socket_option(socket, IPPROTO_TCP, TCP_MAXSEG);
+  if (connection) {
+    tcp_info info{};
+    int length = sizeof(info);
+    if (sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length))) return;
+    const int headers = d.domain == AF_INET6 ? 60 : 40;
+    const int path = std::min(static_cast<int>(info.tcpi_pmtu), kLargestPacket) - headers;
+    // What takes room in each segment is not in it.
+    constexpr int kStamps = 12;
+    const bool stamps = (info.tcpi_options & TCPI_OPT_TIMESTAMPS) != 0;
+    size = static_cast<int>(info.tcpi_advmss) + (stamps ? kStamps : 0);
+    if (info.tcpi_advmss == 0 || size >= path) return;
+  } else if (size == kNotSet) {
+    return;
+  }
+  if (size > kLargestThatCanBeSet) return;
+  std::memcpy(option.value, &size, sizeof(size));
+  out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketOption), sizeof(option)});
+  out.put(option);
 }
 
 }  // namespace
@@ -200,13 +223,14 @@ bool set_socket_option(int socket, int level, int name, int value) {
   return !sys::failed(sys::call(__NR_setsockopt, socket, level, name, &value, sizeof(value)));
 }
 
-void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d) {
+void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d, bool connection) {
   const bool internet = d.domain == AF_INET || d.domain == AF_INET6;
   // An IPv6 socket that talks IPv4 has both kinds.
   if (internet) put_options(out, socket, kOfInternet);
   if (d.domain == AF_INET6) put_options(out, socket, kOfInternet6);
   if (internet && d.type == SOCK_STREAM) put_options(out, socket, kOfTcp);
-  if (internet && d.type == SOCK_STREAM && d.backlog >= 0) put_largest_segment(out, socket);
+  if (internet && d.type == SOCK_STREAM && d.protocol == IPPROTO_TCP)
+    put_largest_segment(out, socket, d, connection);
   if (internet && d.type == SOCK_DGRAM) put_options(out, socket, kOfUdp);
   if (internet || d.domain == AF_PACKET) put_options(out, socket, kOfInternetSockets);
   if (internet && d.type == SOCK_RAW) put_options(out, socket, kOfRaw);

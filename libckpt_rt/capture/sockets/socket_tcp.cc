@@ -5,6 +5,9 @@
 
 #include <linux/tcp.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "base/clock.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -55,6 +58,7 @@ bool pull(int receiver, Whole whole) {
   const int room = socket_option(receiver, SOL_SOCKET, SO_RCVBUF);
   const int lock = socket_option(receiver, SOL_SOCKET, kSoBufLock);
   const int low = socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT);
+  const int clamp = socket_option(receiver, IPPROTO_TCP, TCP_WINDOW_CLAMP);
   // SO_RCVLOWAT makes room for what it asks for, beyond rmem_max and without a right, where the room is not
   // locked.
   if (lock != 0) set_socket_option(receiver, SOL_SOCKET, kSoBufLock, 0);
@@ -78,6 +82,7 @@ bool pull(int receiver, Whole whole) {
     if (socket_option(receiver, SOL_SOCKET, SO_RCVBUF) != room)
       set_socket_option(receiver, SOL_SOCKET, SO_RCVBUFFORCE, room / 2);
     set_socket_option(receiver, SOL_SOCKET, kSoBufLock, lock);
+    set_socket_option(receiver, IPPROTO_TCP, TCP_WINDOW_CLAMP, clamp);
   }
   return all;
 }
@@ -97,6 +102,16 @@ uint32_t who_connected(int socket) {
                         (ended && info.tcpi_notsent_bytes == 0 ? 1 : 0);
   const uint64_t more = info.tcpi_bytes_acked + static_cast<uint64_t>(unacknowledged) - sent;
   return more == 1 ? kLinkConnected : more == 0 ? kLinkAccepted : 0u;
+}
+
+// The scale of the window is agreed upon when a connection is made: large enough for the largest window that
+// memory allows (tcp_rmem), unless a smaller largest one was set.
+uint32_t window_came_first(int socket) {
+  constexpr int kBitsWithoutScale = 16;
+  tcp_info info;
+  const auto window = static_cast<uint32_t>(socket_option(socket, IPPROTO_TCP, TCP_WINDOW_CLAMP));
+  const int scale = std::max(static_cast<int>(std::bit_width(window)), kBitsWithoutScale) - kBitsWithoutScale;
+  return tcp_facts(socket, info) && info.tcpi_rcv_wscale == scale ? kLinkWindowFirst : 0u;
 }
 
 bool let_sender_send(int sender, HeldBack& held_back) {

@@ -48,24 +48,15 @@ constexpr char kAbandoned[] =
     "by "
     "nobody: ask again later";
 
+constexpr char kLostStamps[] =
+    "descriptor {} ({}): time stamps of what was sent, or errors that end nothing, wait in it: they are lost "
+    "after a restart";
 constexpr char kUnknownError[] =
     "descriptor {} ({}): an error waits in it that the kernel does not tell (no route, or a time-out): after "
     "a restart "
     "it is ECONNREFUSED";
 
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
-
-// The program reads errors with what they are about (IP_RECVERR): they have a queue. Time stamps of what was
-// sent (SO_TIMESTAMPING), and ends of sending without copies (SO_ZEROCOPY), wait in the same queue, and are
-// none.
-bool queues_errors(int socket, const SocketDetail& detail) {
-  // SOF_TIMESTAMPING_TX_*: hardware, software, scheduler, acknowledged, completed.
-  constexpr int kStampsOfSent = 1 | 2 | 1 << 8 | 1 << 9 | 1 << 18;
-  return socket_option(socket, IPPROTO_IP, IP_RECVERR) != 0 ||
-         (socket_option(socket, SOL_SOCKET, SO_TIMESTAMPING) & kStampsOfSent) != 0 ||
-         socket_option(socket, SOL_SOCKET, SO_ZEROCOPY) != 0 ||
-         (detail.domain == AF_INET6 && socket_option(socket, IPPROTO_IPV6, IPV6_RECVERR) != 0);
-}
 
 bool has_datagrams(const SocketState& s) {
   return is_internet(s) && s.detail.type == SOCK_DGRAM &&
@@ -175,7 +166,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     int length = sizeof(info);
     if (sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length))) return {};
     s.link.state = info.tcpi_state;
-    s.link.flags |= who_connected(socket);
+    s.link.flags |= who_connected(socket) | window_came_first(socket);
     if (info.tcpi_state == TCP_LISTEN) {
       detail.backlog = static_cast<int32_t>(info.tcpi_sacked);
       s.waiting = info.tcpi_unacked;
@@ -188,9 +179,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
         s.connection = false;
         return note(2, "descriptor {} ({}): {}", d.fd, d.path, kMultipath);
       }
-      if ((s.ready & POLLERR) != 0) s.link.flags |= kLinkError;
-      if (s.connection && info.tcpi_state == TCP_CLOSE && !look_at_ended(socket, s.link))
-        CKPT_TRY(note(1, kUnknownError, d.fd, d.path));
+      // In a connection that goes on nothing else waits than stamps, or errors that end nothing (IP_RECVERR).
+      if ((s.ready & POLLERR) != 0 && info.tcpi_state == TCP_CLOSE) s.link.flags |= kLinkError;
     }
     d.kind = s.connection ? OpenFileKind::kConnection : OpenFileKind::kSocket;
   } else if (has_datagrams(s)) {
@@ -242,7 +232,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   if (sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &peek_offset, &length) == 0)
     s.link.peek_offset = peek_offset;
   s.options_at = look.options.size();
-  put_socket_options(look.options, socket, detail);
+  put_socket_options(look.options, socket, detail, s.connection);
   if (detail.reuse_port != 0 &&
       group_filters::put(look.options, socket, d.in_flight ? -1 : d.fd) == group_filters::Put::kUnknown) {
     CKPT_TRY(
@@ -395,6 +385,10 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     if (!s.connection) continue;
     CapturedDescriptor& d = entries_[s.entry];
     ScopedFd socket(borrow(d));
+    if (s.link.state == TCP_CLOSE && !look_at_ended(look, s, socket.get()))
+      CKPT_TRY(note(1, kUnknownError, d.fd, d.path));
+    if ((s.ready & POLLERR) != 0 && (s.link.flags & kLinkError) == 0)
+      CKPT_TRY(note(1, kLostStamps, d.fd, d.path));
     ScopedFd sender;
     const Ends* other = nullptr;  // in `ends`
     Ends reverse;
