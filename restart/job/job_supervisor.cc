@@ -24,14 +24,6 @@ void kill_by(const ScopedFd& pidfd) {
   if (pidfd.valid()) sys::call(__NR_pidfd_send_signal, pidfd.get(), SIGKILL, 0L, 0L);
 }
 
-// Of one that all others wait for.
-Error ended_early() {
-  return make_error(
-      ExitCode::kInternal, 0,
-      "a process of ckpt-restart ended while the processes of the job were made: killed, or out "
-      "of memory (dmesg tells); the images are unharmed");
-}
-
 bool has_ended(const ScopedFd& pidfd) {
   pollfd p{pidfd.get(), POLLIN, 0};
   return pidfd.valid() && poll(&p, 1, 0) == 1;
@@ -241,8 +233,10 @@ Result<void> JobSupervisor::look_for_ends() {
     p.gone = true;
     const Birth& b = job_.births.births[i];
     if (!b.stays()) {
-      if (meeting_.has_met(Point::kJoined)) continue;
-      return name_it(ended_early(), static_cast<int>(i));
+      if (!meeting_.has_met(Point::kJoined)) return name_it(ended_while_made(), static_cast<int>(i));
+      // Whoever ended it, nobody must wait for it: its parent looks at how it ended.
+      if (b.kind == BirthKind::kZombie) meeting_.arrive(Point::kGone);
+      continue;
     }
     CKPT_TRY(read_stages(static_cast<size_t>(b.member)));
     if (went_) {
@@ -263,7 +257,7 @@ Result<void> JobSupervisor::look_for_ends() {
 Result<void> JobSupervisor::watch_planter() {
   if (planter_gone_ || !has_ended(planter_)) return {};
   planter_gone_ = true;
-  if (!meeting_.has_met(Point::kJoined)) return ended_early();
+  if (!meeting_.is_planted()) return ended_while_made();
   meeting_.arrive(Point::kGone);
   return {};
 }

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/exit_codes.h"
 #include "base/result.h"
 #include "base/sys.h"
 
@@ -24,10 +25,19 @@ enum class Point : uint32_t {
   kBorn = 0,    // everybody: its children are there, it leads its session
   kLed = 1,     // everybody: it leads its group
   kJoined = 2,  // everybody: it is in its group
-  // Members, zombies, and ckpt-restart for the planter: its helpers have exited, so all have been adopted.
+  // Members, and ckpt-restart for the planter and for each zombie that has ended: its helpers have exited, so
+  // all have been adopted.
   kGone = 3,
   kPoints = 4,
 };
+
+// Of a process that all others wait for.
+inline Error ended_while_made() {
+  return make_error(
+      ExitCode::kInternal, 0,
+      "a process of ckpt-restart ended while the processes of the job were made: killed, or out "
+      "of memory (dmesg tells); the images are unharmed");
+}
 
 class Meeting {
  public:
@@ -72,6 +82,10 @@ class Meeting {
     return arrived(point).load(std::memory_order_acquire) >= shared_->expected[index(point)];
   }
 
+  // The planter has nothing left to do but to exit.
+  void finish_planting() { shared_->planted.store(1, std::memory_order_release); }
+  bool is_planted() { return shared_->planted.load(std::memory_order_acquire) != 0; }
+
   // Nobody waits any more.
   void give_up() {
     shared_->over.store(1, std::memory_order_release);
@@ -87,7 +101,7 @@ class Meeting {
   struct Shared {
     std::atomic<uint32_t> arrived[static_cast<uint32_t>(Point::kPoints)];
     uint32_t expected[static_cast<uint32_t>(Point::kPoints)];
-    std::atomic<uint32_t> over;
+    std::atomic<uint32_t> over, planted;
   };
 
   std::atomic<uint32_t>& arrived(Point point) { return shared_->arrived[index(point)]; }

@@ -53,7 +53,9 @@ class Tree {
     points::at("restart.sent");
     meet(Point::kLed);
     meet(Point::kJoined);
+    points::at("restart.reaping");
     reap_helpers(job_.births.first);
+    spec_.meeting->finish_planting();
     _exit(0);
   }
 
@@ -191,12 +193,14 @@ class Tree {
     if (b.pgid != 0 && !b.leads_group() && getpgrp() != b.pgid && setpgid(0, b.pgid) != 0)
       fail(no_place(b, "process group", b.pgid));
     meet(Point::kJoined);
+    points::at(b.kind == BirthKind::kZombie   ? "restart.zombie"
+               : b.kind == BirthKind::kHelper ? "restart.helper"
+                                              : "restart.joined");
     reap_helpers(b.before);
     reap_helpers(b.after);
     settle_terminal(b);
     if (b.kind == BirthKind::kHelper) _exit(0);
     if (b.kind == BirthKind::kZombie) {
-      spec_.meeting->arrive(Point::kGone);
       take_user_of_parent(i);
       end_as(job_.member(b).exit_status);
     }
@@ -247,8 +251,8 @@ class Tree {
       int status = 0;
       while (waitpid(birth(i).pid, &status, 0) < 0 && errno == EINTR) {
       }
-      // The helper has said why.
-      if (status != 0) _exit(kExitSystem);
+      // The first word counts, which is the helper's, if it had one.
+      if (status != 0) fail(ended_while_made());
     }
   }
 
@@ -304,6 +308,11 @@ class Tree {
       if (ended.si_pid != b.pid)
         fail(make_error(ExitCode::kInternal, errno, "no status of the ended process {} ({})", b.pid,
                         errno_name(errno)));
+      const int expected_status = job_.member(b).exit_status;
+      const bool exited = ended.si_code == CLD_EXITED;
+      if (exited != WIFEXITED(expected_status) ||
+          ended.si_status != (exited ? WEXITSTATUS(expected_status) : WTERMSIG(expected_status)))
+        fail(ended_while_made());  // by another than itself
     }
     const sigset_t signals = end_signals(i);
     const timespec now{};

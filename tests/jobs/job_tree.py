@@ -213,6 +213,14 @@ def state_of(pid):
     return text[text.rindex(")") + 2]
 
 
+def name_of(pid):
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as f:
+            return f.read().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "?"
+
+
 def processes_below():
     """A line for each thread of ours: where it waits, and whether its group is in the foreground."""
     lines = []

@@ -250,6 +250,53 @@ class Trees(unittest.TestCase):
         open(os.path.join(tree.work, "go"), "w").close()
         self.assertEqual(tree.finish()[0], 0)
 
+    def ends_in_an_error(self, again):
+        try:
+            _, said = again.communicate(timeout=PATIENCE)
+        finally:
+            again.kill()
+        self.assertNotEqual(again.returncode, 0, said)
+        self.assertRegex(said, "ended while the processes of the job were made|it ended after the stage|init of the new namespace ended")
+        left = {pid: (job_tree.name_of(pid), job_tree.state_of(pid)) for pid in job_tree.descendants(os.getpid())}
+        self.assertEqual(left, {}, said)
+
+    def test_who_is_killed_while_the_tree_is_made(self):
+        """Whoever it is, and wherever the others wait for each other: the restart fails, and leaves nobody."""
+        tree, image = self.checkpointed()
+        for namespaces in ("never", "always"):
+            def begin(point, namespaces=namespaces):
+                return subprocess.Popen([RESTART, "--namespaces=" + namespaces, image], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, text=True, cwd=tree.work, env=environment(CKPT_TEST_POINT=point))
+            for point in ("restart.zombie", "restart.helper", "restart.joined", "restart.reaping"):
+                with self.subTest(point=point, namespaces=namespaces):
+                    self.ends_in_an_error(begin(point + "=leave:0"))
+            for point in ("restart.born=stop:0", "restart.sent=stop:0"):
+                killed, all_of_them = 0, 1
+                while killed < all_of_them:
+                    again = begin(point)
+
+                    def stopped(again=again, namespaces=namespaces):
+                        below = sorted(job_tree.descendants(again.pid))
+                        names = {pid: job_tree.name_of(pid) for pid in below}
+                        planters = [pid for pid in below if names[pid] == "ckpt-planter" and job_tree.state_of(pid) == "T"]
+                        # In the namespace ckpt-restart has no number by which the planter stops it.
+                        return planters and (namespaces == "always" or job_tree.state_of(again.pid) == "T") and (
+                            # Who holds the clocks only waits for its end: nobody waits for it.
+                            planters, [pid for pid in below if names[pid] != "ckpt-clocks"])
+                    wait_for(stopped, "the stop")
+                    planters, below = stopped()
+                    with self.subTest(point=point, namespaces=namespaces, killed=killed, name=job_tree.name_of(below[killed])):
+                        os.kill(below[killed], signal.SIGKILL)
+                        for pid in (*planters, again.pid):
+                            if job_tree.state_of(pid) == "T":
+                                os.kill(pid, signal.SIGCONT)
+                        self.ends_in_an_error(again)
+                    killed, all_of_them = killed + 1, len(below)
+                self.assertGreater(all_of_them, len(NAMES))
+        tree.restart(image)
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish()[0], 0)
+
     def test_killed_restarts(self):
         """ckpt-restart killed at many moments: then none of the tree is left, or, later, all of it runs."""
         tree, image = self.checkpointed()
