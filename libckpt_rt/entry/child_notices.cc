@@ -1,7 +1,10 @@
 #include "libckpt_rt/entry/child_notices.h"
 
+#include <errno.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -59,14 +62,35 @@ void await_notice(int pid) {
   }
 }
 
-}  // namespace
+// A signal waits for the whole process.
+bool has_pending(int pid, int signal) {
+  char path[32], text[4096];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/status", pid).out = '\0';
+  const long n = read_small_file(path, text, sizeof(text));
+  const std::string_view all(text, n > 0 ? static_cast<size_t>(n) : 0);
+  constexpr std::string_view kMark = "\nShdPnd:\t";
+  size_t at = all.find(kMark);
+  if (at == all.npos) return false;
+  uint64_t set = 0;
+  for (at += kMark.size(); at < all.size() && all[at] != '\n'; ++at)
+    set = set << 4 | static_cast<uint64_t>(all[at] <= '9' ? all[at] - '0' : all[at] - 'a' + 10);
+  return (set >> (signal - 1) & 1) != 0;
+}
 
+bool is_alive(int pid) {
+  const char state = state_of(pid);
+  return state != '\0' && state != 'Z' && state != 'X';
+}
+
+// Of signals that are blocked here, all that have come for the process.
 void drop_pending(int signal) {
   const uint64_t set = 1ull << (signal - 1);
   constexpr timespec kNow{0, 0};
   while (sys::call(__NR_rt_sigtimedwait, &set, 0L, &kNow, sizeof(set)) == signal) {
   }
 }
+
+}  // namespace
 
 long take(uint32_t stopped_children) {
   for (uint32_t i = 0; i < stopped_children; ++i) {
@@ -85,8 +109,25 @@ void continue_again(const ContinuedChildren& all) {
     drop_pending(SIGCHLD);
     sys::call(__NR_kill, pid, SIGCONT);
     if (has_stopped) await_notice(pid);
+    siginfo_t told{};
+    while (has_pending(pid, SIGCONT) && is_alive(pid)) is_told(told);
   }
   drop_pending(SIGCHLD);
+}
+
+void take_until_ready(int fd) {
+  const uint64_t set = 1ull << (SIGCONT - 1);
+  const long signals = sys::call(__NR_signalfd4, -1L, &set, sizeof(set), SFD_CLOEXEC);
+  // Where no descriptor is left SIGCONT is looked for each millisecond.
+  const bool tells = !sys::failed(signals);
+  for (;;) {
+    pollfd wait[2] = {{fd, POLLIN, 0}, {static_cast<int>(signals), POLLIN, 0}};
+    const long r = sys::call(__NR_poll, wait, tells ? 2L : 1L, tells ? -1L : 1L);
+    if (r == -EINTR) continue;
+    if (r < 0 || wait[0].revents != 0) break;
+    drop_pending(SIGCONT);
+  }
+  if (tells) sys::call(__NR_close, signals);
 }
 
 }  // namespace ckpt::child_notices

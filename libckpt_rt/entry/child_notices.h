@@ -15,8 +15,10 @@ namespace ckpt::child_notices {
 // So many children stop themselves ahead of that (RestartStopped::kEarly). The program had its notices of
 // them long ago; those that it had not are in the image. Below 0: -errno.
 long take(uint32_t stopped_children);
+// Returns when none of these children has a SIGCONT of ours any more: each takes it as it waits for its byte.
 void continue_again(const ContinuedChildren& all);
-// Of signals that are blocked here, all that have come for the process.
-void drop_pending(int signal);
+// Until the byte is there that fd is to give no program of the job runs, and SIGCONT is a parent's
+// (continue_again): it is taken. What comes after that stays.
+void take_until_ready(int fd);
 
 }  // namespace ckpt::child_notices

@@ -210,7 +210,10 @@ void report_go(bool stops) {
 void wait_for_job() {
   if (is_stopped(RestartStopped::kEarly)) {
     report_go(true);
+    // The SIGCONT that continues it is the program's.
     sys::call(__NR_kill, this_process.pid, SIGSTOP);
+  } else {
+    child_notices::take_until_ready(restart.args.go_fd);
   }
   char go = 0;
   long n;
@@ -267,9 +270,6 @@ void release_all() {
     queue_again(pending_at_stop, 0, kBeforeGo);
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
     wait_for_job();
-    // The SIGCONT of a parent (child_notices::continue_again). The SIGCONT that continues a process that
-    // stopped early is the program's.
-    if (!is_stopped(RestartStopped::kEarly)) child_notices::drop_pending(SIGCONT);
   }
   directory_notices::take_again();
   half_read_lists::find_places();

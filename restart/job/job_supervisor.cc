@@ -110,6 +110,7 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
           return all.error();
         }
       }
+      points::at("restart.ready");
       let(channels_.go, members_);
     }
     if (all_reached(RestartStage::kGo)) {

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Children that were continued, of which their parent was not told yet: it is told after a restart, and they notice nothing."""
 import os
+import signal
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from job_tree import NOBODY, Tree, adopt_orphans, root_of, wait_for
+from job_tree import NOBODY, RESTART, Tree, adopt_orphans, root_of, state_of, wait_for
 
 PROGRAM = """
 import mmap, os, signal, struct, time
@@ -47,6 +48,26 @@ for pid in children:
     os.kill(pid, signal.SIGKILL)
     print(os.WTERMSIG(os.waitpid(pid, os.WUNTRACED | os.WCONTINUED)[1]), flush=True)
 """
+# The parent goes on ahead of its child, and continues it.
+FASTER = """
+import os, signal, time
+reads, writes = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.signal(signal.SIGCONT, lambda *_: os.write(writes, b'c'))
+    signal.signal(signal.SIGURG, lambda *_: os.write(writes, b'u'))
+    with open('child.tmp', 'w') as f: f.write(str(os.getpid()))
+    os.rename('child.tmp', 'child')
+    while True: time.sleep(1)
+while not os.path.exists('go'): time.sleep(0.001)
+os.kill(child, signal.SIGCONT)
+os.kill(child, signal.SIGURG)
+heard = b''
+while not heard.endswith(b'u'): heard += os.read(reads, 1)
+print(heard.decode(), flush=True)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+"""
 EXPECTED = b"continued [1, 1, 0] signals 0\nTrue\nTrue\nFalse\n9\n9\n9\n"
 
 
@@ -76,6 +97,30 @@ class Continued(unittest.TestCase):
 
     def test_twice(self):
         self.trial(2)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, for the same process ids")
+    def test_who_goes_on_later_hears_it_all_the_same(self):
+        """A child that is still to take its word to go on when its parent, which had it first, continues it."""
+        tree = Tree("continued-late", ["python3", "-c", FASTER])
+        failed = True
+        try:
+            tree.run()
+            said = os.path.join(tree.work, "child")
+            wait_for(lambda: os.path.exists(said), "the child")
+            with open(said, encoding="ascii") as f:
+                child = int(f.read())
+            image = tree.checkpoint(tree.child.pid)
+            tree.kill()
+            open(os.path.join(tree.work, "go"), "w", encoding="utf-8").close()
+            tree.start(["env", "CKPT_TEST_POINT=restart.ready=stop", RESTART, "--namespaces=never", image], True)
+            wait_for(lambda: state_of(tree.child.pid) == "T", "all to stand ready")
+            os.kill(child, signal.SIGSTOP)
+            wait_for(lambda: state_of(child) == "T", "its stop")
+            os.kill(tree.child.pid, signal.SIGCONT)
+            self.assertEqual(tree.finish(), (0, b"cu\n"))
+            failed = False
+        finally:
+            tree.close(failed)
 
     def test_as_user(self):
         if os.geteuid() != 0:
