@@ -69,10 +69,6 @@ void BufferPool::release_memory() {
   populated_ = 0;
 }
 
-void BufferPool::trim() {
-  if (!memory_.empty()) sys::call(__NR_madvise, buffers_.value, count_ * buffer_bytes_, MADV_DONTNEED);
-}
-
 // The sequential share under limit_sequential(), in buffers.
 uint32_t BufferPool::limited_share() const {
   return static_cast<uint32_t>(std::clamp<size_t>(kAheadBytes / buffer_bytes_, 1, count_ - count_ / 4));
@@ -113,22 +109,17 @@ uint32_t BufferPool::worth_waking() const {
 
 // False: there is no buffer. `seen` then is the value of the word to sleep on: of changed_ for a forced
 // copy, of refilled_ for a sequential one, for which wanted_ is set.
-bool BufferPool::take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen) {
+bool BufferPool::take(CopyKind kind, uint32_t* buffer, uint32_t* seen) {
   ScopedLock lock(lock_);
   const uint32_t free = free_count_.load(std::memory_order_relaxed);
   if (free <= reserved_from(kind)) {
     *seen = (kind == CopyKind::kForced ? changed_ : refilled_).load(std::memory_order_relaxed);
-    if (or_wait && kind == CopyKind::kSequential) wanted_ = reserve_ + worth_waking();
+    if (kind == CopyKind::kSequential) wanted_ = reserve_ + worth_waking();
     return false;
   }
   *buffer = stack_[free - 1];
   free_count_.store(free - 1, std::memory_order_relaxed);
   return true;
-}
-
-bool BufferPool::try_acquire(CopyKind kind, uint32_t* buffer) {
-  uint32_t seen;
-  return take(kind, false, buffer, &seen);
 }
 
 uint32_t BufferPool::try_acquire_some(CopyKind kind, std::span<uint32_t> buffers) {
@@ -156,7 +147,7 @@ uint32_t BufferPool::acquire(CopyKind kind, void (*meanwhile)(void*), void* self
   int64_t since = 0;  // ns; 0: it has not waited
   for (;;) {
     uint32_t seen, buffer;
-    if (take(kind, true, &buffer, &seen)) {
+    if (take(kind, &buffer, &seen)) {
       if (since != 0)
         (forced ? forced_wait_ns_ : sequential_wait_ns_)
             .fetch_add(now_ns() - since, std::memory_order_relaxed);

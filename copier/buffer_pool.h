@@ -56,7 +56,6 @@ class BufferPool {
   size_t batch() const;
   size_t most_held() const;
   void release_memory();
-  void trim();
   AddrRange range() const { return memory_; }
   size_t buffers() const { return count_; }
 
@@ -66,9 +65,7 @@ class BufferPool {
   // sleep. interrupt() ends the sleep, so that meanwhile() is called once more.
   uint32_t acquire_forced(void (*meanwhile)(void*), void* self);
   void interrupt();
-  // Without waiting; false: no buffer is free.
-  [[nodiscard]] bool try_acquire(CopyKind kind, uint32_t* buffer);
-  // The same for as many as are free, up to buffers.size(); how many that were.
+  // Without waiting, as many as are free, up to buffers.size(); how many that were.
   uint32_t try_acquire_some(CopyKind kind, std::span<uint32_t> buffers);
   void release(uint32_t buffer);
   std::byte* data(uint32_t buffer) const { return buffers_.as() + buffer * buffer_bytes_; }
@@ -87,7 +84,7 @@ class BufferPool {
   // Free buffers that copies of this kind must leave.
   uint32_t reserved_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
   void begin(size_t bytes, size_t buffer_bytes);
-  bool take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen);
+  bool take(CopyKind kind, uint32_t* buffer, uint32_t* seen);
   uint32_t worth_waking() const;
   uint32_t acquire(CopyKind kind, void (*meanwhile)(void*), void* self);
   uint32_t limited_share() const;

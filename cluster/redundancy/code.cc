@@ -33,14 +33,6 @@ Result<void> Code::recover(Blocks all, const std::vector<bool>& lost, size_t byt
 
 uint64_t checksum(std::span<const std::byte> block) { return XXH3_64bits(block.data(), block.size()); }
 
-std::vector<bool> find_damaged(Blocks all, std::span<const uint64_t> sums, std::vector<bool> lost,
-                               size_t bytes) {
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (!lost[i] && checksum({all[i], bytes}) != sums[i]) lost[i] = true;
-  }
-  return lost;
-}
-
 void xor_into(std::byte* to, const std::byte* from, size_t bytes) {
   size_t i = 0;
   for (; i + 32 <= bytes; i += 32) {

@@ -61,9 +61,6 @@ class Code {
 
 // XXH3 of a block. A block with a wrong sum counts as lost: it must not go into a computation.
 uint64_t checksum(std::span<const std::byte> block);
-// `lost`, with the blocks whose sum is wrong added.
-std::vector<bool> find_damaged(Blocks all, std::span<const uint64_t> sums, std::vector<bool> lost,
-                               size_t bytes);
 
 // to ^= from. Any alignment, no overlap.
 void xor_into(std::byte* to, const std::byte* from, size_t bytes);

@@ -92,7 +92,6 @@ struct Window {
 extern Window window;
 
 inline bool is_open() { return (window.open.load(std::memory_order_acquire) & 1) != 0; }
-inline bool in_gates(uint64_t ip) { return ip - window.gates < window.gates_end - window.gates; }
 inline ThreadRecord* record_of(const void* on_stack) {
   const uint64_t offset = Addr::of(on_stack).value - window.blocks;
   if (window.blocks == 0 || offset >= kMostThreads * kBlockBytes) return nullptr;

@@ -141,26 +141,5 @@ TEST_F(PageScanTest, ListsPagesThatAreBeingMoved) {
   EXPECT_EQ(missing, 0u);
 }
 
-TEST_F(PageScanTest, LeadingHugePages) {
-  constexpr size_t kHuge = 2 << 20;
-  char* p = static_cast<char*>(
-      mmap(nullptr, 4 * kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  const Addr start{(Addr::of(p).value + kHuge - 1) & ~uint64_t{kHuge - 1}}, middle = start + kHuge,
-                                                                            end = middle + kHuge;
-  EXPECT_TRUE(leading_huge_pages(scan.descriptor(), {start, start}).empty());
-  EXPECT_TRUE(leading_huge_pages(-1, {start, end}).empty());
-  madvise(start.as(), kHuge, MADV_HUGEPAGE);
-  madvise(middle.as(), kHuge, MADV_NOHUGEPAGE);
-  EXPECT_TRUE(leading_huge_pages(scan.descriptor(), {start, end}).empty());
-  memset(start.as(), 1, 2 * kHuge);
-  // Where the machine has one to spare.
-  const AddrRange huge = leading_huge_pages(scan.descriptor(), {start, end});
-  if (huge.empty()) GTEST_SKIP() << "no huge page";
-  EXPECT_EQ(huge, (AddrRange{start, middle}));
-  EXPECT_TRUE(leading_huge_pages(scan.descriptor(), {middle, end}).empty());
-  EXPECT_TRUE(leading_huge_pages(scan.descriptor(), {middle, end + kHuge}).empty());
-  munmap(p, 4 * kHuge);
-}
-
 }  // namespace
 }  // namespace ckpt

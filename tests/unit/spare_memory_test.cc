@@ -94,7 +94,7 @@ TEST(SpareMemory, APoolGoesOnInTheMemoryOfAnother) {
     ASSERT_TRUE(pool.reserve(kBytes, kBuffer));
     pool.populate(2 * kMiB);
     uint32_t buffer = 0;
-    ASSERT_TRUE(pool.try_acquire(CopyKind::kForced, &buffer));
+    ASSERT_TRUE(pool.try_acquire_some(CopyKind::kForced, {&buffer, 1}) == 1);
     memory = pool.hand_over(&touched);
     EXPECT_TRUE(pool.range().empty());
   }

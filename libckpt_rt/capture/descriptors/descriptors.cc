@@ -79,7 +79,6 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   unsent_ = ArenaVector<Unsent>(arena);
   has_passing_ = false;
   kcmp_refused_ = structure_changed_ = complete_ = sampling_ = standing_ = false;
-  open_files_ = 0;
   auto* text = static_cast<char*>(arena.allocate(kTextBytes));
   if (text == nullptr) return arena_full();
   text_ = {text, kTextBytes};

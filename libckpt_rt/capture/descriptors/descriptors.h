@@ -50,7 +50,6 @@ struct DescriptorSample {
   uint32_t open_flags;  // F_GETFL
   uint32_t fd_flags;    // FD_CLOEXEC
   uint32_t seals;
-  uint32_t block_size;
   int queued;           // FIONREAD of a pipe
   bool other_end_gone;  // of a pipe: nobody has it
   uint32_t pipe_size;
@@ -163,7 +162,6 @@ class DescriptorCapture {
   std::span<CapturedDescriptor> entries() { return entries_.span(); }
   std::span<const CapturedDescriptor> entries() const { return entries_.span(); }
   size_t descriptor_count() const { return entries_.size(); }
-  size_t open_file_count() const { return open_files_; }
   // A number of the program's that leads to this TCP socket; -1: none.
   int tcp_socket(uint64_t inode) const;
 
@@ -353,7 +351,6 @@ class DescriptorCapture {
   std::span<const MappedFileRange> mapped_;
   std::span<const AddrRange> own_;
   std::span<char> text_;  // scratch for fdinfo and links
-  uint32_t open_files_ = 0;
   OtherThreads sharers_;  // while it samples
   ArenaVector<DescriptorSample> fresh_;
   ArenaVector<OrderCheck> checks_;

@@ -23,7 +23,6 @@ void take_stat(const struct stat& st, DescriptorSample& s) {
   s.gid = st.st_gid;
   s.rdev = st.st_rdev;
   s.size = static_cast<uint64_t>(st.st_size);
-  s.block_size = static_cast<uint32_t>(st.st_blksize);
   s.mtime_ns = to_ns(st.st_mtim);
   s.ctime_ns = to_ns(st.st_ctim);
 }

@@ -191,11 +191,11 @@ Result<bool> DescriptorCapture::sharing_unchanged() {
 }
 
 void DescriptorCapture::number_open_files() {
-  open_files_ = 0;
+  uint32_t open_files = 0;
   for (size_t i = 0; i < order_.size(); ++i) {
     auto& d = entries_[order_[i]];
-    if (!d.shares) ++open_files_;
-    d.open_file = open_files_;
+    if (!d.shares) ++open_files;
+    d.open_file = open_files;
   }
 }
 

@@ -32,7 +32,6 @@ constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
 constexpr uint64_t kPageIsWritten = 1 << 1;  // not protected by userfaultfd
 constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4,
                    kPageIsZero = 1 << 5;
-constexpr uint64_t kPageIsHuge = 1 << 6;   // mapped as such
 constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
@@ -312,15 +311,6 @@ long is_protected_if_mapped(int pagemap, AddrRange range) {
     if (is_one_run(pagemap, {Addr{region.start}, Addr{region.end}}, ask_for_guards()) != 1) return 0;
   }
   return 1;
-}
-
-AddrRange leading_huge_pages(int pagemap, AddrRange range) {
-  PagemapScanArg arg{};
-  arg.category_mask = arg.return_mask = kPageIsHuge;
-  PageRegion region{};
-  if (range.empty() || first_run(pagemap, range, arg, &region) != 1 || region.start != range.start.value)
-    return {};
-  return {range.start, Addr{region.end}};
 }
 
 Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs) {

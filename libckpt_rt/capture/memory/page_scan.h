@@ -85,8 +85,4 @@ bool missing_are_written(int pagemap);
 // where it is.
 long is_protected_if_mapped(int pagemap, AddrRange range);
 
-// The part of range, from its start on, that lies in huge pages; empty where PAGEMAP_SCAN cannot tell. Any
-// thread.
-AddrRange leading_huge_pages(int pagemap, AddrRange range);
-
 }  // namespace ckpt
