@@ -39,7 +39,7 @@ enum class RestartStage : uint32_t {
   kDescriptors = 3,   // ckpt-restart's child: descriptors, cwd, umask
   kUnmapped = 4,      // restorer: nothing left of ckpt-restart but the restorer, which has moved the vdso
   kMemory = 5,        // restorer: all mappings made and filled
-  kMm = 6,            // restorer: PR_SET_MM_MAP, limits, clocks, credentials
+  kMm = 6,            // restorer: PR_SET_MM_MAP, limits, clocks, timerfds, credentials, locks of files
   kSignals = 7,       // library: signal actions
   kTimers = 8,        // library: itimers, POSIX timers
   kThreads = 9,       // library: all threads created with their tids

@@ -56,9 +56,7 @@ Result<void> BackRun::stand() {
     stop_state.world.release();
     stopped_ = false;
     if (!critical_section::await_none(deadline)) {
-      return make_error(
-          ExitCode::kTimeout, 0,
-          "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
+      return critical_section::stayed_too_long();
     }
   }
   if (stop_state.threads == nullptr)

@@ -31,7 +31,8 @@ Result<void> list_timers(std::string_view all, ProcessTimers& timers) {
     std::string_view one = all.substr(at, next == std::string_view::npos ? next : next + 1 - at);
     at += 4;
     if (timers.count == ProcessTimers::kMost) {
-      return make_error(ExitCode::kUnsupported, 0, "the program has more than {} POSIX timers",
+      return make_error(ExitCode::kUnsupported, 0,
+                        "the program has more than {} POSIX timers; try again when it has deleted some",
                         ProcessTimers::kMost);
     }
     PosixTimerRecord& t = timers.list[timers.count];

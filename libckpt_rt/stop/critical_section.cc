@@ -81,6 +81,12 @@ bool await_none(int64_t deadline_ns) {
   return true;
 }
 
+Error stayed_too_long() {
+  return make_error(ExitCode::kTimeout, 0,
+                    "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than "
+                    "CKPT_STOP_TIMEOUT: try again, or raise it");
+}
+
 void reset_in_child() {
   if (total.load(std::memory_order_relaxed) == 0) return;
   for (Entry& e : entries) {

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "base/result.h"
+
 namespace ckpt::critical_section {
 
 // False: too many threads are inside.
@@ -19,6 +21,7 @@ bool inside(int tid);
 bool none_inside();
 // Waits until nobody is inside, at most until the deadline (CLOCK_MONOTONIC, ns). False: too late.
 bool await_none(int64_t deadline_ns);
+Error stayed_too_long();
 void reset_in_child();  // a forked child is in no section
 
 }  // namespace ckpt::critical_section

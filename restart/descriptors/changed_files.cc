@@ -196,8 +196,10 @@ Result<void> DescriptorBuilder::cut_grown_files() {
     ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
     if (!fd.valid()) fd.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
     if (!fd.valid()) {
-      return make_error(ExitCode::kPermission, errno, "{} has grown and cannot be opened to cut it back ({})",
-                        path, errno_name(errno));
+      return make_error(ExitCode::kPermission, errno,
+                        "{} has grown and cannot be opened to cut it back ({}): restart as a user who may "
+                        "write it, or cut it back to {} bytes (truncate)",
+                        path, errno_name(errno), r.size);
     }
     auto tail = save_aside(file, fd.get(), r.size, now, "tail");
     if (!tail.ok()) return tail.error();

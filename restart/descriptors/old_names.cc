@@ -155,8 +155,8 @@ Result<void> make_directory_again(const std::string& path, uint32_t mode, const 
   CKPT_TRY(make_directory_of(path, process));
   auto fail = [&](const char* what) {
     return make_error(ExitCode::kFileChanged, errno,
-                      "{} was a directory at the checkpoint and cannot be {} ({})", path, what,
-                      errno_name(errno));
+                      "{} was a directory at the checkpoint and cannot be {} ({}): make it (mkdir)", path,
+                      what, errno_name(errno));
   };
   const fs::path place(path);
   const ScopedFd above(open(place.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));

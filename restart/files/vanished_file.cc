@@ -56,7 +56,8 @@ Result<int> open_or_make_directory(const std::string& path, const ProcessRecord&
     if (made.valid() && (made.take_name() || errno == EEXIST)) fd = open_directory(path);
   }
   if (!fd.valid())
-    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{} is gone and cannot be made again ({}): put it back where it was", path,
                       errno_name(errno));
   struct stat st;
   if (fstat(fd.get(), &st) != 0)
@@ -81,7 +82,8 @@ Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
   const bool made = file.valid() && ftruncate(file.fd(), static_cast<off_t>(m.record.object_size)) == 0;
   if (made) CKPT_TRY(give_to(file.fd(), path, process));
   if (made && file.take_name()) return {};
-  return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
+  return make_error(ExitCode::kFileChanged, errno,
+                    "{} is gone and cannot be made again ({}): put it back where it was", path,
                     errno_name(errno));
 }
 
@@ -105,7 +107,7 @@ Result<void> make_fifo_again(const std::string& path, uint32_t mode, const Proce
   const std::string made = fmt::format("/proc/self/fd/{}", fifo.fd());
   if (!fifo.valid() || chmod(made.c_str(), mode & 07777) != 0)
     return make_error(ExitCode::kFileChanged, errno,
-                      "{} was a FIFO at the checkpoint and cannot be made again ({})", path,
+                      "{} was a FIFO at the checkpoint and cannot be made again ({}): make it (mkfifo)", path,
                       errno_name(errno));
   if (geteuid() == 0 && fchownat(fifo.fd(), "", process.uid[1], process.gid[1], AT_EMPTY_PATH) != 0)
     return make_error(ExitCode::kFileChanged, errno, "{} cannot be given to its owner ({})", path,

@@ -93,9 +93,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
     if (!back_end.stood_in_vain(stopped->first)) call.meanwhile = nullptr;
     release();
     if (!critical_section::await_none(deadline)) {
-      return make_error(
-          ExitCode::kTimeout, 0,
-          "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
+      return critical_section::stayed_too_long();
     }
   }
 }

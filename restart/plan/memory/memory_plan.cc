@@ -165,8 +165,9 @@ Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds) {
   ScopedFd fd(open(path.c_str(), flags));
   if (!fd.valid()) {
     return make_error(ExitCode::kFileChanged, errno,
-                      "{}, which the program had mapped{}, cannot be opened ({})", path,
-                      write ? " for writing" : "", errno_name(errno));
+                      "{}, which the program had mapped{}, cannot be opened ({}): put it back, or restart as "
+                      "a user who may open it so",
+                      path, write ? " for writing" : "", errno_name(errno));
   }
   if (write) {
     struct stat st;
