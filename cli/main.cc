@@ -124,9 +124,14 @@ int main(int argc, char** argv) {
   } catch (const CLI::RuntimeError& e) {
     return e.get_exit_code();  // said already
   } catch (const CLI::ParseError& e) {
-    auto chosen = app.get_subcommands();
-    fmt::print(stderr, "ckpt: {} (see ckpt {}{}--help)\n", e.what(),
-               chosen.empty() ? "" : chosen[0]->get_name(), chosen.empty() ? "" : " ");
+    const auto chosen = app.get_subcommands();
+    const CLI::App& command = chosen.empty() ? app : *chosen[0];
+    const auto not_known =
+        command.get_require_subcommand_min() > 0 ? command.remaining() : std::vector<std::string>();
+    fmt::print(stderr, "ckpt: {} (see ckpt {}{}--help{})\n",
+               not_known.empty() ? e.what() : fmt::format("{}: no such command or option", not_known[0]),
+               chosen.empty() ? "" : chosen[0]->get_name(), chosen.empty() ? "" : " ",
+               !not_known.empty() && not_known[0] == "restart" ? ", and ckpt-restart --help" : "");
     return static_cast<int>(ExitCode::kUsage);
   }
   return static_cast<int>(exit);

@@ -5,7 +5,8 @@ import unittest
 
 from support import *
 
-COMMANDS = ["run", "now", "stat", "ls", "show", "diff", "core", "verify", "cat", "compact", "gc", "check", "backtrace"]
+COMMANDS = ["run", "now", "back", "plan", "hosts", "gather", "migrate", "keeper", "stat", "ls", "show", "diff", "core", "verify", "cat", "compact",
+            "gc", "check", "backtrace"]
 RESTART = os.path.join(BUILD, "bin", "ckpt-restart")
 
 
@@ -69,6 +70,15 @@ class Usage(CkptTest):
                 self.refuse(USAGE, f"ckpt {command} --help", command)
 
         self.refuse(USAGE, "at most 1024", "gc", "--keep", "1025", ".")
+
+    def test_words_that_are_no_command(self):
+        """The word is named."""
+        for words, named in ((["foo"], "foo: no such command or option (see ckpt --help)"),
+                             (["restart", "images"], "restart: no such command or option (see ckpt --help, and ckpt-restart --help)"),
+                             (["keeper", "foo"], "foo: no such command or option (see ckpt keeper --help)")):
+            with self.subTest(words):
+                result = self.ckpt(*words)
+                self.assertEqual((result.returncode, result.stderr), (USAGE, f"ckpt: {named}\n"))
 
     def test_pids_that_are_none(self):
         for command in ["now", "stat", "backtrace"]:

@@ -55,11 +55,6 @@ class Man(unittest.TestCase):
             with self.subTest(command):
                 self.assertEqual(sorted(written[command]), sorted(said_by("ckpt", *command.split())[0]))
 
-    def test_pages(self):
-        """Each command has a page of its name."""
-        for name in said_by("ckpt")[1]:
-            self.assertEqual(written_in(f"ckpt-{name}.1").strip(), ".so man1/ckpt.1")
-
     def test_restart(self):
         text = written_in("ckpt-restart.1")
         self.assertEqual(sorted(set(OPTION.findall(" ".join(re.findall(r"^\.(?:B|BI|BR|TP|Op|It) .*", text, re.M)))) - EVERYWHERE),
