@@ -1,13 +1,14 @@
-// Named points of a checkpoint, at which a test kills or stops a process.
+// Named points of a checkpoint, at which a test kills or stops a process, or lets a thread wait.
 //
 // Owner:     base. Callers: threads of ours, and the child of mode fork. One load where nothing is wanted,
 //            which is everywhere but in tests.
 // Never:     allocates, touches errno.
 //
-// CKPT_TEST_POINT="POINT[@PROGRAM]=kill|stop|leave[:N]" in the environment of a process: when it comes to
-// that point for the Nth time (1 if it is not said, 0: each time), the program gets SIGKILL or SIGSTOP. A
+// CKPT_TEST_POINT="POINT[@PROGRAM]=kill|stop|leave|wait[:N]" in the environment of a process: when it comes
+// to that point for the Nth time (1 if it is not said, 0: each time), the program gets SIGKILL or SIGSTOP. A
 // child of mode fork that comes to it gets the same signal; with `leave` it gets SIGKILL, and the program
-// nothing. With PROGRAM only the program of that name.
+// nothing. With `wait` nobody gets a signal: the thread makes the file PID.waits (ten digits) in the working
+// directory, and goes on when that file is gone. With PROGRAM only the program of that name.
 //
 // Points of jobs begin with "member." or "coordinator.", of restarts with "restart." or "connect.", of going
 // back with "back.", of images in the memory of others with "exchange.", "save." or "disk.". The others are

@@ -86,9 +86,10 @@ void read_messages(ChannelSocket& s) {
   }
 }
 
-// A datagram without a byte is seen by the first process alone that looks (the kernel marks it).
-void take_more_messages(ChannelSocket& s, const ImageMeta& meta, const ParsedOpenFile& file) {
-  if (s.detail.domain == AF_UNIX || s.detail.type != SOCK_DGRAM) return;
+// A message without a byte is seen only by the process that looks first (the kernel marks the message), so
+// the image of that process has the most.
+void take_more_messages(ChannelSocket& s, int member, const ImageMeta& meta, const ParsedOpenFile& file) {
+  if (s.detail.type == SOCK_STREAM) return;
   ChannelSocket other;
   other.meta = &meta;
   other.file = &file;
@@ -96,6 +97,7 @@ void take_more_messages(ChannelSocket& s, const ImageMeta& meta, const ParsedOpe
   read_messages(other);
   if (other.messages.size() <= s.messages.size()) return;
   s.messages = std::move(other.messages);
+  s.messages_of = member;
   ChannelBuilder::translate_senders(s);
 }
 
@@ -129,11 +131,11 @@ void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint6
     if (known != by_object_.end()) {  // several members have it
       by_file_[{member, file.record.id}] = known->second;
       known->second->also.push_back(&file);
-      take_more_messages(*known->second, meta, file);
+      take_more_messages(*known->second, member, meta, file);
       continue;
     }
     auto s = std::make_unique<ChannelSocket>();
-    s->member = member;
+    s->member = s->messages_of = member;
     s->meta = &meta;
     s->file = &file;
     s->object = file.record.object;
@@ -311,7 +313,7 @@ bool ChannelBuilder::put_off(const IsAboutProcess& is_about_process) {
   auto is_early = [&](const ChannelSocket& s, const ChannelMessage& m) {
     const bool shows_sender = gives_pidfds(s) && (m.detail.flags & kMessageCredentials) != 0;
     return !shows_sender && std::none_of(m.files.begin(), m.files.end(),
-                                         [&](uint32_t id) { return is_about_process(s.member, id); });
+                                         [&](uint32_t id) { return is_about_process(s.messages_of, id); });
   };
   std::vector<ChannelSocket*> put_off;
   for (auto& s : sockets_) {

@@ -65,6 +65,7 @@ struct ChannelSocket {
   SocketLinkDetail link = {};
   SocketName name, peer_name;
   std::vector<ChannelMessage> messages;
+  int messages_of = 0;  // the member whose image has them, and whose numbers of open files they have
   ChannelSocket* peer = nullptr;      // of this job
   ChannelSocket* listener = nullptr;  // waits there to be accepted
   int fd = -1;                        // parked, or at its number in the end

@@ -97,7 +97,7 @@ Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketN
   }
   std::vector<int> files;
   for (uint32_t id : message.files) {
-    auto fd = find_open_file(to.member, id);
+    auto fd = find_open_file(to.messages_of, id);
     if (!fd.ok()) return fd.error();
     if (*fd < 0) {
       say("{}: a descriptor that was sent through it cannot be made again: it is left out", describe(to));

@@ -82,7 +82,7 @@ class Trials(unittest.TestCase):
             for _ in range(2):
                 time.sleep(seconds * random.uniform(0.05, 0.4))
                 try:
-                    job = tree.checkpoint(tree.child.pid)
+                    job = tree.checkpoint(tree.child.pid, may_end=True)
                 except AssertionError:
                     if name in CHECKPOINT_MAY_REFUSE:
                         continue

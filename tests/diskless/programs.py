@@ -92,7 +92,7 @@ class Programs(unittest.TestCase):
             pid = tree.child.pid
             while tree.output().count(b"\n") < 2 and tree.child.poll() is None:
                 time.sleep(0.01)
-            image = tree.checkpoint(pid)
+            image = tree.checkpoint(pid, may_end=True)
             if image is not None:
                 tree.kill()
                 tree.restart(image)

@@ -14,7 +14,7 @@ class Kill(Job):
     MEMBER = ["member.joined", "member.prepared", "member.held", "member.stopped", "member.standing", "member.sampled", "member.go",
               "member.image", "member.written", "member.done"]
     COORDINATOR = ["coordinator.asked", "coordinator.armed", "coordinator.prepared", "coordinator.held", "coordinator.stop", "coordinator.stopped", "coordinator.standing",
-              "coordinator.sampled", "coordinator.go", "coordinator.image", "coordinator.written", "coordinator.manifest", "coordinator.renamed"]
+              "coordinator.samples", "coordinator.sampled", "coordinator.go", "coordinator.image", "coordinator.written", "coordinator.manifest", "coordinator.renamed"]
     SETTINGS = {}
 
     def kill_at(self, point, program, asked):

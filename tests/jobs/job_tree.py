@@ -95,8 +95,8 @@ class Tree:
     def output(self):
         return self.read("out")
 
-    def checkpoint(self, pid):
-        """The directory of the job, or the image if it has one process by now; None: it has ended."""
+    def checkpoint(self, pid, may_end=False):
+        """The directory of the job, or the image if it has one process by now; None: it has ended, as it may."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -106,14 +106,16 @@ class Tree:
                 raise AssertionError(f"ckpt now {pid} does not end:\n{processes_below()}\n{self.said()}") from error
             if done.returncode == 0:
                 break
-            if self.child.poll() is not None or "no process" in done.stderr.lower() or done.returncode == 67:
+            ended = self.child.poll() is not None or "no process" in done.stderr.lower() or done.returncode == 67
+            if ended and may_end:
                 return None
             why = reasons(done.stdout)
             # Bytes in a terminal pass once who reads them has had its turn; a program between exec and the library's start
             # handles the signal soon. Both messages say that one is to ask again.
-            if PASSES.search(why + done.stderr) and time.monotonic() < deadline:
+            if not ended and PASSES.search(why + done.stderr) and time.monotonic() < deadline:
                 continue
-            raise AssertionError(f"ckpt now {pid}: exit code {done.returncode}: {done.stderr}{why}\n{self.said()}")
+            raise AssertionError(f"ckpt now {pid}: exit code {done.returncode}: {done.stderr}{why}\n"
+                                 f"the program: {self.child.returncode}\n{processes_below()}\n{self.said()}")
         self.cost = json.loads(done.stdout)
         image = self.cost["image"]
         return os.path.dirname(image) if os.path.dirname(image).endswith(".job") else image

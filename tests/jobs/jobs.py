@@ -94,7 +94,7 @@ class Jobs(unittest.TestCase):
             restarts = 0
             for fraction in fractions:
                 time.sleep(seconds * fraction)
-                image = tree.checkpoint(root)
+                image = tree.checkpoint(root, may_end=True)
                 if image is None:
                     break
                 tree.kill()

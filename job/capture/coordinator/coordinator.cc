@@ -211,8 +211,7 @@ Result<void> Coordinator::standing() {
   const int newest = newest_pid();
   if (newest > 0 && newest == newest_pid_) {
     look_again();
-    CKPT_TRY(note_stopped());
-    return tell_all(Step::kSample);
+    return let_all_look();
   }
   ArenaVector<Listed> now(arena_);
   CKPT_TRY(await_short_lived(now));
@@ -223,8 +222,14 @@ Result<void> Coordinator::standing() {
     return name(members_.back(), ExitCode::kInternal,
                 "was made while the others stopped; the checkpoint is taken again");
   }
+  return let_all_look();
+}
+
+Result<void> Coordinator::let_all_look() {
   CKPT_TRY(note_stopped());
-  return tell_all(Step::kSample);
+  CKPT_TRY(tell_all(Step::kSample));
+  points::at("coordinator.samples");
+  return {};
 }
 
 Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Standing& facts,

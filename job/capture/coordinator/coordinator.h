@@ -103,6 +103,7 @@ class Coordinator final : public Session {
   Result<void> look_for_stopped(Step step);
   Result<void> seize(Member& m);
   Result<void> note_stopped();
+  Result<void> let_all_look();
   Result<void> accept_members();
   Result<void> take_message(Member& m, int64_t deadline_ns);
   Result<void> lost(Member& m);

@@ -84,7 +84,7 @@ class Trials:
                 time.sleep(seconds * instant)
                 if self.program.stops:
                     tree.stop()
-                image = tree.checkpoint(root)
+                image = tree.checkpoint(root, may_end=True)
                 if image is None:
                     break
                 self.pauses.append(tree.cost.get("job_pause_ns") or tree.cost["pause_ns"])
