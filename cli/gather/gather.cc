@@ -18,6 +18,7 @@
 #include "cli/hosts/agent/this_host.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"
+#include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/json_lines.h"
@@ -67,12 +68,7 @@ Result<void> fetch(const std::vector<std::string>& words, const HostsManifest::P
   if (child == 0) {
     dup2(questions[1], STDIN_FILENO);
     dup2(ends[1], STDOUT_FILENO);
-    std::vector<char*> argv;
-    for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-    argv.push_back(nullptr);
-    execvp(argv[0], argv.data());
-    fmt::print(stderr, "ckpt: {}: cannot be started ({})\n", words[0], strerror(errno));
-    _exit(127);
+    become(words);
   }
   out.reset();
   asked.reset();
@@ -106,11 +102,8 @@ Result<void> take_part() {
 }
 
 Result<void> gather(const GatherOptions& o) {
-  const std::string path = find_hosts_manifest(o.checkpoint);
-  if (path.empty())
-    return failure(ExitCode::kNotFound, o.checkpoint, "has no checkpoint of several hosts",
-                   "name its directory or its .hosts file");
-  auto manifest = read_hosts_manifest(path);
+  std::string path;
+  auto manifest = read_hosts_checkpoint(o.checkpoint, &path);
   if (!manifest.ok()) return manifest.error();
   std::vector<std::string> where;
   for (const auto& p : manifest->parts) where.push_back(p.host);

@@ -83,4 +83,13 @@ Result<Said> run_command(const std::vector<std::string>& words, bool catch_error
   return said;
 }
 
+void become(const std::vector<std::string>& words, const char* speaker) {
+  std::vector<char*> argv;
+  for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  fmt::print(stderr, "{}{}: cannot be started ({})\n", speaker, words[0], strerror(errno));
+  _exit(127);
+}
+
 }  // namespace ckpt::cli

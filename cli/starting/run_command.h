@@ -28,4 +28,8 @@ struct CommandEnd {
 Result<Said> run_command(const std::vector<std::string>& words, bool catch_errors = false, int in = -1,
                          const CommandEnd& end = {});
 
+// In a child that was forked: the command takes its place. words as above. What fails is said on standard
+// error, behind `speaker`, and is exit code 127.
+[[noreturn]] void become(const std::vector<std::string>& words, const char* speaker = "ckpt: ");
+
 }  // namespace ckpt::cli

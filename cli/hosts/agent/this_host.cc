@@ -24,6 +24,7 @@
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/slurm.h"
 #include "cli/starting/preload.h"
+#include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -109,12 +110,7 @@ int start_process(const std::vector<std::string>& words, int inherited_fd) {
   setpgid(0, 0);
   signal(SIGPIPE, SIG_DFL);
   signal(SIGHUP, on_hangup_before);
-  std::vector<char*> argv;
-  for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-  argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  fmt::print(stderr, "ckpt: {}: cannot be started ({})\n", words[0], strerror(errno));
-  _exit(127);
+  become(words);
 }
 
 std::vector<int> descendants(int of) {

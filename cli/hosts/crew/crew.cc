@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "cli/hosts/job/hosts_run.h"
+#include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -110,12 +111,7 @@ Result<void> Crew::start(CrewHost& host, const Json& task) {
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     dup2(ends[1], STDIN_FILENO);
-    std::vector<char*> argv;
-    for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-    argv.push_back(nullptr);
-    execvp(argv[0], argv.data());
-    fmt::print(stderr, "ckpt: {}: cannot be started ({})\n", words[0], strerror(errno));
-    _exit(127);
+    become(words);
   }
   const ScopedFd ours(ends[0]), theirs(ends[1]);
   if (host.launch < 0)

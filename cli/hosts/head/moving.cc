@@ -17,6 +17,7 @@
 #include "cli/hosts/job/hosts_run.h"
 #include "cli/hosts/placing.h"
 #include "cli/hosts/restart/part_look.h"
+#include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -56,12 +57,7 @@ class HostCommand {
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
-    std::vector<char*> argv;
-    for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-    argv.push_back(nullptr);
-    execvp(argv[0], argv.data());
-    fmt::print(stderr, "{}: cannot be started ({})\n", words[0], strerror(errno));
-    _exit(127);
+    become(words, "");
   }
   ~HostCommand() {
     if (pid_ <= 0) return;

@@ -182,6 +182,14 @@ std::string find_hosts_manifest(const std::string& path) {
   return names.empty() ? "" : path + "/" + names.back();
 }
 
+Result<HostsManifest> read_hosts_checkpoint(const std::string& named, std::string* path) {
+  *path = find_hosts_manifest(named);
+  if (path->empty())
+    return failure(ExitCode::kNotFound, named, "has no checkpoint of several hosts",
+                   "name its directory or its .hosts file");
+  return read_hosts_manifest(*path);
+}
+
 std::string newest_hosts_manifest(const std::string& directory, const std::string& job,
                                   std::vector<std::string>* passed_over) {
   const auto paths = hosts_manifests_in(directory);

@@ -36,6 +36,8 @@ Result<void> write_hosts_manifest(const std::string& directory, const HostsManif
 Result<HostsManifest> read_hosts_manifest(const std::string& path);
 // The newest in a directory, or the path itself if it is one. "": none.
 std::string find_hosts_manifest(const std::string& path);
+// The manifest that a user has named so, and its path.
+Result<HostsManifest> read_hosts_checkpoint(const std::string& named, std::string* path);
 // The newest of this job in a directory, which may have those of others as well. "": none.
 // passed_over: a line for each newer one that cannot be used, whose job nobody knows.
 std::string newest_hosts_manifest(const std::string& directory, const std::string& job,

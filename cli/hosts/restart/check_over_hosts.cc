@@ -64,11 +64,8 @@ Result<void> check_part(const HostsManifest::Part& part, const std::string& host
 }  // namespace
 
 ExitCode check_over_hosts(const std::string& checkpoint, const HostsRun& run) {
-  const std::string path = find_hosts_manifest(checkpoint);
-  if (path.empty())
-    return report(failure(ExitCode::kNotFound, checkpoint, "has no checkpoint of several hosts",
-                          "name its directory or its .hosts file"));
-  auto manifest = read_hosts_manifest(path);
+  std::string path;
+  auto manifest = read_hosts_checkpoint(checkpoint, &path);
   if (!manifest.ok()) return report(manifest.error());
   const std::vector<std::string> where = place_parts(manifest->parts.size(), run.hosts);
   // Parts in keepers' memory may have to be made again first, and a look for them starts a keeper.

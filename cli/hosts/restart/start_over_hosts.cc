@@ -152,11 +152,8 @@ ExitCode run_over_hosts(const HostsRun& run) {
 }
 
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
-  const std::string path = find_hosts_manifest(checkpoint);
-  if (path.empty())
-    return report(failure(ExitCode::kNotFound, checkpoint, "has no checkpoint of several hosts",
-                          "name its directory or its .hosts file"));
-  auto manifest = read_hosts_manifest(path);
+  std::string path;
+  auto manifest = read_hosts_checkpoint(checkpoint, &path);
   if (!manifest.ok()) return report(manifest.error());
   const size_t parts = manifest->parts.size();
   for (size_t i = parts; i < run.hosts.size(); ++i)

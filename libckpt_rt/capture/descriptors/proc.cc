@@ -4,19 +4,12 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 
+#include "base/directory_scan.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {
-
-struct LinuxDirent {  // struct linux_dirent64
-  uint64_t ino;
-  int64_t off;
-  unsigned short length;
-  unsigned char type;
-  char name[];
-};
 
 void parse_fdinfo(std::string_view text, FdInfo& info) {
   info.text = text;
@@ -134,8 +127,8 @@ long list_descriptors(int tid, ArenaVector<int>& fds) {
     long n = sys::call(__NR_getdents64, dir.get(), buffer, sizeof(buffer));
     if (n <= 0) return n;
     for (long at = 0; at < n;) {
-      auto* entry = reinterpret_cast<const LinuxDirent*>(buffer + at);
-      at += entry->length;
+      auto* entry = reinterpret_cast<const DirectoryEntry*>(buffer + at);
+      at += entry->bytes;
       uint64_t fd = 0;
       if (number_after(entry->name, "", 10, fd) && !fds.push_back(static_cast<int>(fd))) return -ENOMEM;
     }

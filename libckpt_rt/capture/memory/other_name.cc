@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "base/directory_scan.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -15,13 +16,6 @@ namespace {
 
 constexpr uint32_t kMostEntries = 100'000;  // of all directories that are read
 
-struct Entry {  // struct linux_dirent64
-  uint64_t inode;
-  int64_t offset;
-  unsigned short length;
-  unsigned char type;
-  char name[];
-};
 constexpr unsigned char kDirectory = 4, kUnknown = 0;  // DT_DIR, DT_UNKNOWN
 
 struct Search {
@@ -42,8 +36,8 @@ size_t search(Search& s, size_t length, bool below) {
     const long n = sys::call(__NR_getdents64, directory.get(), buffer, sizeof(buffer));
     if (n <= 0) return 0;
     for (long at = 0; at < n;) {
-      auto* entry = reinterpret_cast<const Entry*>(buffer + at);
-      at += entry->length;
+      auto* entry = reinterpret_cast<const DirectoryEntry*>(buffer + at);
+      at += entry->bytes;
       const std::string_view name(entry->name);
       if (s.left == 0 || name == "." || name == "..") continue;
       --s.left;

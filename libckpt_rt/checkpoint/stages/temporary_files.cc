@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/directory_scan.h"
 #include "base/sys.h"
 #include "image/format/saved_file_names.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -33,13 +34,6 @@ constexpr uint32_t kMostOfAll = kMostFiles + kMostEvents + kInStop;
 constexpr uint32_t kCame = IN_CREATE | IN_MOVED_TO, kWent = IN_DELETE | IN_MOVED_FROM;
 constexpr uint64_t kRoomForOurs = 256;  // descriptors
 
-struct Entry {  // struct linux_dirent64
-  uint64_t inode;
-  int64_t offset;
-  unsigned short length;
-  unsigned char type;
-  char name[];
-};
 constexpr unsigned char kRegular = 8, kUnknown = 0;  // DT_REG, DT_UNKNOWN
 
 int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
@@ -169,8 +163,8 @@ void TemporaryFiles::scan(int directory, SavedFilesDirectory& saved, uint32_t mo
     const long n = sys::call(__NR_getdents64, directory, buffer, sizeof(buffer));
     if (n <= 0) break;
     for (long at = 0; goes_on && at < n; ++entries) {
-      const auto* entry = reinterpret_cast<const Entry*>(buffer + at);
-      at += entry->length;
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(buffer + at);
+      at += entry->bytes;
       if ((entry->type != kRegular && entry->type != kUnknown) ||
           std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
         continue;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/directory_scan.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
@@ -15,14 +16,6 @@
 namespace ckpt {
 
 namespace {
-
-struct KernelDirent {  // struct linux_dirent64
-  uint64_t ino;
-  int64_t off;
-  uint16_t reclen;
-  uint8_t type;
-  char name[];
-};
 
 uint64_t hex_after(std::string_view text, std::string_view key) {
   std::string_view line = line_of(text, key);
@@ -67,8 +60,8 @@ bool list_tasks(ArenaVector<int>& tids) {
     if (n < 0) return false;
     if (n == 0) return true;
     for (long at = 0; at < n;) {
-      auto* d = reinterpret_cast<KernelDirent*>(buffer + at);
-      at += d->reclen;
+      auto* d = reinterpret_cast<DirectoryEntry*>(buffer + at);
+      at += d->bytes;
       int tid = 0;
       for (const char* c = d->name; *c >= '0' && *c <= '9'; ++c) tid = tid * 10 + (*c - '0');
       if (tid != 0 && !tids.push_back(tid)) return false;
