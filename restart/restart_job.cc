@@ -101,6 +101,7 @@ class Attempt {
     status_writes_.clear();
     together_read_.reset();
     go_read_.reset();
+    late_go_read_.reset();
     supervisor_.emplace(job_, std::move(*launched), std::move(ours), std::move(channels_), meeting_);
     supervisor_->say_at_once(notes_at_once(options_));
     start_feeding();
@@ -139,7 +140,8 @@ class Attempt {
     }
     std::tie(together_read_, channels_.together) = make_pipe();
     std::tie(go_read_, channels_.go) = make_pipe();
-    return go_read_.valid() && together_read_.valid() ? Result<void>() : no_pipe();
+    std::tie(late_go_read_, channels_.late_go) = make_pipe();
+    return go_read_.valid() && late_go_read_.valid() && together_read_.valid() ? Result<void>() : no_pipe();
   }
 
   static Error no_pipe() {
@@ -172,6 +174,7 @@ class Attempt {
       planter.feeders = &feeders_;
       planter.together_fd = together_read_.get();
       planter.go_fd = go_read_.get();
+      planter.late_go_fd = late_go_read_.get();
       planter.restarter_pid = restarter;
       planter.new_pid_namespace = choice_.new_pid;
       run_planter(planter, report, in_new_user);
@@ -214,7 +217,7 @@ class Attempt {
   NamespaceChoice namespaces_;
   JobChannels channels_;
   std::vector<ScopedFd> status_writes_;
-  ScopedFd together_read_, go_read_;
+  ScopedFd together_read_, go_read_, late_go_read_;
   std::vector<std::unique_ptr<Feeder>> feeders_;
   std::thread feeding_;
   std::atomic<bool> stop_{false};  // relaxed: it only tells the thread to begin with no other feeder

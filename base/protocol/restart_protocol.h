@@ -89,7 +89,7 @@ enum LibraryNote : uint32_t {
 enum class RestartStopped : uint32_t {
   kNo = 0,
   kEarly = 1,  // before it waits for go_fd
-  kLate = 2,   // as the last thing: its parent is told, by SIGCHLD and wait(2)
+  kLate = 2,   // when it is let go, ahead of the others: its parent is told, by SIGCHLD and wait(2)
 };
 
 enum RestartRights : uint32_t {

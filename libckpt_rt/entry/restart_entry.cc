@@ -206,24 +206,6 @@ void report_go(bool stops) {
   restart.args.status_fd = -1;
 }
 
-// Until every process of the job stands ready.
-void wait_for_job() {
-  if (is_stopped(RestartStopped::kEarly)) {
-    report_go(true);
-    // The SIGCONT that continues it is the program's.
-    sys::call(__NR_kill, this_process.pid, SIGSTOP);
-  } else {
-    child_notices::take_until_ready(restart.args.go_fd);
-  }
-  char go = 0;
-  long n;
-  while ((n = sys::call(__NR_read, restart.args.go_fd, &go, sizeof(go))) == -EINTR) {
-  }
-  // Another has failed, and ckpt-restart ends all of us; or it is gone itself.
-  if (n != sizeof(go)) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
-  sys::call(__NR_close, restart.args.go_fd);
-}
-
 // The signal's number is what the parent is told. In a group without a parent in another group of the session
 // the kernel drops all but SIGSTOP.
 void stop_by(int signal) {
@@ -239,6 +221,27 @@ void stop_by(int signal) {
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &set, 0L, sizeof(set));
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &set, 0L, sizeof(set));
   kernel_sigaction(signal, &of_program, nullptr);
+}
+
+// Until every process of the job stands ready. One that stops late does so here, before the others go on.
+void wait_for_job() {
+  if (is_stopped(RestartStopped::kEarly)) {
+    report_go(true);
+    // The SIGCONT that continues it is the program's.
+    sys::call(__NR_kill, this_process.pid, SIGSTOP);
+  } else {
+    child_notices::take_until_ready(restart.args.go_fd);
+  }
+  char go = 0;
+  long n;
+  while ((n = sys::call(__NR_read, restart.args.go_fd, &go, sizeof(go))) == -EINTR) {
+  }
+  // Another has failed, and ckpt-restart ends all of us; or it is gone itself.
+  if (n != sizeof(go)) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
+  sys::call(__NR_close, restart.args.go_fd);
+  if (!is_stopped(RestartStopped::kLate)) return;
+  report_go(true);
+  stop_by(saved_process.stop_signal);
 }
 
 // These are there before any member goes on: what members send each other from then on comes behind, or is
@@ -279,7 +282,7 @@ void release_all() {
   queue_again(pending_at_stop, 0, of_job ? ~kBeforeGo : ~0ull);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
-  const bool stops = is_stopped(RestartStopped::kLate) || (!of_job && saved_process.stop_signal != 0);
+  const bool stops = !of_job && saved_process.stop_signal != 0;
   report_go(stops);
   if (stops) stop_by(saved_process.stop_signal);
   restart.go.store(1, std::memory_order_release);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/protocol/restart_protocol.h"
 #include "image/read/manifest.h"
 #include "restart/job/birth_plan.h"
 #include "restart/plan/plan.h"
@@ -35,6 +36,11 @@ struct JobPlan {
   // "process 12 (make)", for messages.
   std::string name_of(int birth) const;
 };
+
+inline RestartStopped how_stopped(const ManifestMember& m) {
+  if (m.state != MemberState::kStopped) return RestartStopped::kNo;
+  return m.stop_reported || m.orphan ? RestartStopped::kEarly : RestartStopped::kLate;
+}
 
 // The description of each image, for the place of new mappings.
 Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory,

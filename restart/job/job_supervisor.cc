@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/named_points.h"
@@ -59,6 +61,10 @@ JobSupervisor::JobSupervisor(const JobPlan& job, Launched launched, ReportChanne
   for (size_t m = 0; m < job.plans.size(); ++m) {
     if (job.plans[m] == nullptr) continue;
     ++members_;
+    if (birth_of_[m] >= 0 && how_stopped(job.manifest.members[m]) == RestartStopped::kLate) {
+      processes_[static_cast<size_t>(birth_of_[m])].late = true;
+      ++late_;
+    }
     fcntl(channels_.status[m].get(), F_SETFL, O_NONBLOCK);
   }
   // In the present namespace the planter is our own child; else its pidfd comes from the init.
@@ -103,15 +109,10 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       let(channels_.together, members_ + 1);
     }
     if (!went_ && all_reached(RestartStage::kThreadState)) {
-      went_ = true;
-      if (hosts_plan() != nullptr) {
-        if (auto all = hosts_plan()->say_ready_and_wait(); !all.ok()) {
-          end_all();
-          return all.error();
-        }
+      if (auto all = let_go(); !all.ok()) {
+        end_all();
+        return all.error();
       }
-      points::at("restart.ready");
-      let(channels_.go, members_);
     }
     if (all_reached(RestartStage::kGo)) {
       points::at("restart.runs");
@@ -131,6 +132,31 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       error_ = make_error(ExitCode::kSystem, errno, "poll failed ({})", errno_name(errno));
     }
   }
+}
+
+// A member that continues another one sends the signal when that one has stopped: first those that stop go.
+Result<void> JobSupervisor::let_go() {
+  if (!late_went_) {
+    late_went_ = true;
+    if (hosts_plan() != nullptr) CKPT_TRY(hosts_plan()->say_ready_and_wait());
+    points::at("restart.ready");
+    let(channels_.late_go, late_);
+  }
+  const auto is_on_its_way = [](const Process& p) { return p.late && p.stage < RestartStage::kGo; };
+  if (std::ranges::any_of(processes_, is_on_its_way)) return {};
+  await_stops();
+  went_ = true;
+  let(channels_.go, members_ - late_);
+  return {};
+}
+
+void JobSupervisor::await_stops() {
+  std::vector<int> stop;
+  for (Process& p : processes_) {
+    const int pid = std::exchange(p.stops, false) ? outer_pid_of(p.pidfd.get()) : 0;
+    if (pid > 0) stop.push_back(pid);
+  }
+  wait_until_stopped(stop);
 }
 
 void JobSupervisor::read_reports() {
@@ -240,7 +266,7 @@ Result<void> JobSupervisor::look_for_ends() {
       continue;
     }
     CKPT_TRY(read_stages(static_cast<size_t>(b.member)));
-    if (went_) {
+    if (went_ || (late_went_ && p.late)) {
       reached(static_cast<size_t>(b.member), RestartStage::kGo);
       continue;
     }
@@ -300,17 +326,14 @@ void JobSupervisor::wait_until_closed() {
   }
   channels_.go.reset();
   channels_.together.reset();
-  std::vector<int> stop;
-  for (const Process& p : processes_) {
-    const int pid = p.stops ? outer_pid_of(p.pidfd.get()) : 0;
-    if (pid > 0) stop.push_back(pid);
-  }
-  wait_until_stopped(stop);
+  channels_.late_go.reset();
+  await_stops();
 }
 
 void JobSupervisor::end_all() {
   meeting_.give_up();
   channels_.go.reset();
+  channels_.late_go.reset();
   channels_.together.reset();
   kill(launched_.child, SIGKILL);  // an init takes its namespace with it
   kill_by(planter_);

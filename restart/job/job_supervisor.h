@@ -26,6 +26,7 @@ struct JobChannels {
   std::vector<ScopedFd> status;  // by member: RestartStatus comes from here
   ScopedFd together, go;         // one byte for each member goes in here; one more into `together`, for the
                                  // keeper of the clocks
+  ScopedFd late_go;              // the same as `go`, for members that stop late (RestartStopped::kLate)
 };
 
 struct JobOutcome {
@@ -58,7 +59,8 @@ class JobSupervisor {
   struct Process {
     ScopedFd pidfd;
     bool gone = false;
-    bool stops = false;                         // kStopsItself
+    bool stops = false;                         // kStopsItself, and has not been seen to stand
+    bool late = false;                          // RestartStopped::kLate
     RestartStage stage = RestartStage::kStart;  // of a member: reached
   };
 
@@ -71,6 +73,8 @@ class JobSupervisor {
   bool all_reached(RestartStage stage) const;
   void set_clocks();
   void let(ScopedFd& pipe, size_t bytes);
+  Result<void> let_go();
+  void await_stops();
   void wait_until_closed();
   void end_all();
   Error name_it(const Error& error, int who) const;
@@ -87,8 +91,8 @@ class JobSupervisor {
   std::vector<int> birth_of_;       // by member, -1 none
   ScopedFd planter_, clocks_, wake_;
   int64_t outer_clocks_[2] = {};  // offsets of the namespace that we are in: monotonic, boottime
-  bool planter_gone_ = false, together_ = false, went_ = false;
-  size_t members_ = 0;  // with an image
+  bool planter_gone_ = false, together_ = false, late_went_ = false, went_ = false;
+  size_t members_ = 0, late_ = 0;  // with an image; of these, those that stop late
   JobOutcome outcome_;
   std::set<std::string> said_;
   std::function<void(const std::string&)> say_at_once_;

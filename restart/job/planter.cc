@@ -320,16 +320,11 @@ class Tree {
     }
   }
 
-  static RestartStopped stopped(const ManifestMember& m) {
-    if (m.state != MemberState::kStopped) return RestartStopped::kNo;
-    return m.stop_reported || m.orphan ? RestartStopped::kEarly : RestartStopped::kLate;
-  }
-
   uint32_t stopped_children(int i) const {
     uint32_t count = 0;
     for (size_t c = 0; c < job_.births.births.size(); ++c) {
       const Birth& b = job_.births.births[c];
-      count += b.member >= 0 && stopped(job_.member(b)) == RestartStopped::kEarly &&
+      count += b.member >= 0 && how_stopped(job_.member(b)) == RestartStopped::kEarly &&
                job_.births.final_parent(static_cast<int>(c)) == i;
     }
     return count;
@@ -348,9 +343,9 @@ class Tree {
     job.lone_pipes = things_.lone_pipes;
     for (const ManifestMember& member : job_.manifest.members) job.processes.insert(member.pid);
     job.together_fd = spec_.together_fd;
-    job.go_fd = spec_.go_fd;
     job.time_ns_fd = time_ns_;
-    job.stopped = stopped(job_.manifest.members[m]);
+    job.stopped = how_stopped(job_.manifest.members[m]);
+    job.go_fd = job.stopped == RestartStopped::kLate ? spec_.late_go_fd : spec_.go_fd;
     job.stopped_children = stopped_children(i);
     job.parent_death_signal = job_.manifest.members[m].pdeath_signal;
     ProcessSpec process;

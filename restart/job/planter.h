@@ -33,6 +33,7 @@ struct PlanterSpec {
   std::vector<MemberFds> fds;                               // by member
   std::vector<std::unique_ptr<Feeder>>* feeders = nullptr;  // by member; nullptr: nothing is filled in
   int together_fd = -1, go_fd = -1;                         // reading ends
+  int late_go_fd = -1;                                      // of members that stop late: instead of go_fd
   int restarter_pid = 0;                                    // adopts orphans in the present pid namespace
   bool new_pid_namespace = false;
 };
