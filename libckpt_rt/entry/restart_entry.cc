@@ -71,7 +71,8 @@ namespace {
 //            ready += 1
 //   leader   own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away, signals that were pending (kBeforeGo)
-//                                                    kThreadState, then waits for the others
+//                                                    kThreadState, then waits for the others; one that is
+//                                                    to stop does so
 //   leader   other pending signals, the program's own functions    without a job kThreadState, then kGo
 //   leader   go = 1: all threads return through their signal frames
 struct Restart {
