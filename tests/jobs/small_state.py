@@ -2,6 +2,7 @@
 """State of the kernel that few programs ask for, and that was lost, or read wrongly, once. As odd_objects.py: what the programs say
 before the checkpoint they say after the restart."""
 import os
+import shutil
 import sys
 import unittest
 
@@ -185,6 +186,33 @@ last['reset'] = lambda: read(reset[0])
 live()
 """
 
+# Each thread may forbid the processor to run ahead, some of it for good.
+SPECULATION = COMMON + r"""
+GET, SET, STORE, BRANCH = 52, 53, 0, 1
+def change(*settings):
+    for kind, value in settings: error_of(libc.prctl, SET, kind, value, 0, 0)
+threads = []
+def run(*settings):
+    ready = threading.Event()
+    def body():
+        change(*settings)
+        threads.append(threading.get_native_id())
+        ready.set()
+        while True: time.sleep(1)
+    threading.Thread(target=body, daemon=True).start()
+    ready.wait()
+run()
+run((STORE, 4))
+run((STORE, 8), (BRANCH, 4))
+run((BRANCH, 8))
+change((STORE, 16), (BRANCH, 4))
+facts['first'] = lambda: [libc.prctl(GET, kind, 0, 0, 0) for kind in (STORE, BRANCH)]
+def of(tid):
+    with open(f'/proc/self/task/{tid}/status') as f: return [l for l in f if l.startswith('Speculation')]
+facts['threads'] = lambda: [of(tid) for tid in threads]
+live()
+"""
+
 
 class SmallState(unittest.TestCase):
     maxDiff = None
@@ -236,6 +264,16 @@ class SmallState(unittest.TestCase):
         told = come_back(self, "small-stamps", STAMPS, hear=said.append)
         self.assertEqual(told["last"], {"goes on": ["again", "more"], "ends": [["", ""]] * 3, "reset": "ECONNRESET"})
         self.assertTrue(any("stamps of what was sent" in note for note in said[0].get("notes", [])), said)
+
+    def test_what_threads_forbid_the_processor(self):
+        told = come_back(self, "small-speculation", SPECULATION)["before"]
+        if told["first"][0] & 1:  # else this machine leaves no choice
+            self.assertEqual(told["first"], [17, 5])
+            self.assertEqual(len({str(thread) for thread in told["threads"]}), 4)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_what_threads_of_a_user_forbid_the_processor(self):
+        come_back(self, "small-speculation-user", SPECULATION, NOBODY)
 
 
 job_tree.adopt_orphans()

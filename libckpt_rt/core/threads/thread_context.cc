@@ -61,6 +61,25 @@ own_rseq::Area rseq_area(uint64_t fs_base) {
   return own.address != 0 && rseq_registered(own) ? own : own_rseq::Area{};
 }
 
+Speculation speculation() {
+  Speculation now;
+  for (int kind = 0; kind < Speculation::kKinds; ++kind) {
+    const long value = sys::call(__NR_prctl, PR_GET_SPECULATION_CTRL, kind, 0L, 0L, 0L);
+    if (value > 0 && (value & PR_SPEC_PRCTL) != 0)
+      now.allowed[kind] = static_cast<uint8_t>(value & ~long{PR_SPEC_PRCTL});
+  }
+  return now;
+}
+
+// Where it is another: what was forbidden for good (PR_SPEC_FORCE_DISABLE) stays so.
+void restore_speculation(const Speculation& saved) {
+  const Speculation now = speculation();
+  for (int kind = 0; kind < Speculation::kKinds; ++kind) {
+    if (saved.allowed[kind] != 0 && now.allowed[kind] != 0 && saved.allowed[kind] != now.allowed[kind])
+      sys::call(__NR_prctl, PR_SET_SPECULATION_CTRL, kind, long{saved.allowed[kind]}, 0L, 0L);
+  }
+}
+
 // To load a segment that is not there would be a fault.
 bool is_there(uint16_t segment) {
   constexpr uint32_t kPresent = 1u << 15;
@@ -145,6 +164,7 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   if (slot.credentials.known) {  // filters may punish the questions
     slot.memory_policy = memory_policy();
     sys::call(__NR_prctl, PR_GET_TSC, &slot.time_stamps);
+    slot.speculation = speculation();
   }
   sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
 }
@@ -216,6 +236,7 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.machine_check >= 0)
     sys::call(__NR_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, long{slot.machine_check}, 0L, 0L);
   if (slot.time_stamps != 0) sys::call(__NR_prctl, PR_SET_TSC, long{slot.time_stamps});
+  restore_speculation(slot.speculation);
   load_segments(slot, notes);
   // A narrower machine or fewer rights must not keep a program from coming back: affinity and
   // scheduling are restored as far as they go.

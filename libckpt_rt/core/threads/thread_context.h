@@ -50,6 +50,13 @@ struct MemoryPolicy {
   uint64_t nodes[kMostNodes / 64] = {};
 };
 
+// What the processor may do ahead of time (PR_SET_SPECULATION_CTRL): PR_SPEC_* of each kind that the thread
+// may set for itself, 0 for others.
+struct Speculation {
+  static constexpr int kKinds = 3;  // PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH
+  uint8_t allowed[kKinds] = {};
+};
+
 enum class SlotOrder : uint32_t { kNone = 0, kGiven = 1, kDone = 2 };
 
 struct ThreadSlot {
@@ -63,10 +70,11 @@ struct ThreadSlot {
   uint32_t rseq_len = 0, rseq_signature = 0;
   SchedAttr sched{};
   uint64_t timer_slack_ns = 0;
-  int32_t io_priority = 0;                       // ioprio_get(2)
-  int32_t parent_death_signal = 0;               // not given back
-  int32_t machine_check = -1;                    // PR_MCE_KILL_*; -1: this kernel does not say
-  int32_t time_stamps = 0;                       // PR_TSC_*; 0: this kernel does not say
+  int32_t io_priority = 0;          // ioprio_get(2)
+  int32_t parent_death_signal = 0;  // not given back
+  int32_t machine_check = -1;       // PR_MCE_KILL_*; -1: this kernel does not say
+  int32_t time_stamps = 0;          // PR_TSC_*; 0: this kernel does not say
+  Speculation speculation{};
   uint16_t data_segment = 0, extra_segment = 0;  // which a signal frame does not have
   uint16_t fs_segment = 0, gs_segment = 0;
   uint32_t affinity_len = 0;
