@@ -69,6 +69,8 @@ class DescriptorBuilder {
   // Files that were written in place, or became shorter, and whose bytes are known, from the image or from a
   // copy beside it: what they hold now is saved, then they are as they were.
   Result<void> put_back_changes();
+  // The names of the files that put_back_changes() changes.
+  void name_changes(std::set<std::string, std::less<>>& names) const;
   // put_back_changes, cut_grown_files or set_aside_journals has changed something, also where it failed
   // afterwards.
   bool has_changed_files() const { return has_changed_files_; }
@@ -95,6 +97,7 @@ class DescriptorBuilder {
   bool has_contents(const ParsedOpenFile& file) const;
   std::optional<std::vector<std::byte>> bytes_at_checkpoint(const ParsedOpenFile& file) const;
   bool can_put_back(const ParsedOpenFile& file) const;
+  bool is_mapped_private(std::string_view path) const;
   Result<void> put_back(const ParsedOpenFile& file, const std::string& path);
   Result<std::string> save_aside(const ParsedOpenFile& file, int fd, uint64_t from, uint64_t to,
                                  std::string_view what);

@@ -107,6 +107,22 @@ bool DescriptorBuilder::can_put_back(const ParsedOpenFile& file) const {
          faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) == 0;
 }
 
+void DescriptorBuilder::name_changes(std::set<std::string, std::less<>>& names) const {
+  struct stat st;
+  for (const auto& file : meta_.open_files) {
+    if (!can_put_back(file)) continue;
+    std::string path = name_to_open(file);
+    if (stat(path.c_str(), &st) == 0 && !is_unchanged(st, file.record)) names.insert(std::move(path));
+  }
+}
+
+bool DescriptorBuilder::is_mapped_private(std::string_view path) const {
+  return std::any_of(meta_.mappings.begin(), meta_.mappings.end(), [&](const ParsedMapping& m) {
+    return m.path == path && static_cast<MappingKind>(m.record.kind) == MappingKind::kFilePrivate &&
+           (m.record.flags & kMapFileDeleted) == 0;
+  });
+}
+
 Result<void> DescriptorBuilder::put_back_changes() {
   std::set<uint64_t> done;
   for (const auto& file : meta_.open_files) {
@@ -131,6 +147,13 @@ Result<void> DescriptorBuilder::put_back(const ParsedOpenFile& file, const std::
           ExitCode::kFileChanged, errno,
           "{} has become shorter than at the checkpoint, and {} ({}): put back a copy of that time", path,
           what, errno_name(errno));
+    }
+    if (is_mapped_private(path)) {
+      return make_error(
+          ExitCode::kFileChanged, errno,
+          "{}, which the program had mapped, was written since the checkpoint, and {} ({}): put "
+          "back a copy of that time",
+          path, what, errno_name(errno));
     }
     said_not_put_back_.insert(r.object);
     say("{} was written since the checkpoint, and {} ({}): the program goes on with what it holds now", path,

@@ -45,6 +45,11 @@ Result<void> check_descriptors(const ImageMeta& meta, const DescriptorOptions& o
   return {};
 }
 
+void add_files_put_back(const ImageMeta& meta, const DescriptorOptions& options,
+                        std::set<std::string, std::less<>>& names) {
+  DescriptorBuilder(meta, options).name_changes(names);
+}
+
 Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options) {
   if (highest_descriptor(meta) >= options.working->first()) {
     return make_error(ExitCode::kInternal, 0,

@@ -97,6 +97,10 @@ struct RestoredDescriptors {
 // Errors: kFileChanged, kPermission; names the file and the remedy.
 Result<void> check_descriptors(const ImageMeta& meta, const DescriptorOptions& options);
 
+// The names of files that were changed in place since, and get back what they held before anything is mapped.
+void add_files_put_back(const ImageMeta& meta, const DescriptorOptions& options,
+                        std::set<std::string, std::less<>>& names);
+
 // Errors: as above, kIo when a tail or the contents of a file without a name cannot be written,
 // kSystem. The highest descriptor of the image must be below working->first().
 Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options);

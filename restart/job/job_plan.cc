@@ -188,7 +188,7 @@ Result<void> check_job(JobPlan& job, Loading loading, const VerifyProgress& prog
   for (const auto& plan : job.plans) {
     if (plan == nullptr) continue;
     add_returning_files(plan->image->meta(), returning);
-    add_written_files(plan->image->meta(), written);
+    add_changing_files(*plan, written);
   }
   for (size_t i = 0; i < job.plans.size(); ++i) {
     if (job.plans[i] == nullptr) continue;

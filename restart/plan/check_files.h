@@ -6,7 +6,7 @@
 // decides, if that was recorded; of a file larger than kHashedWhole, of which only pieces are hashed, the
 // modification time must be the same as well. Without both the modification time decides. A file that a
 // process of the job may write through a shared mapping may differ: what the image holds of it is written
-// back.
+// back. So may one that a process has open and has changed in place: its bytes come back before it is mapped.
 #pragma once
 
 #include <set>
@@ -18,8 +18,8 @@
 
 namespace ckpt {
 
-// By name: what some process of the job may write through a shared mapping. That process writes back what its
-// image has.
+// By name: what some process of the job may write through a shared mapping, and writes back as its image has
+// it; and what is put back (add_files_put_back).
 using WrittenFiles = std::set<std::string, std::less<>>;
 void add_written_files(const ImageMeta& meta, WrittenFiles& files);
 

@@ -78,6 +78,15 @@ Result<void> check_what_others_see(const RestartPlan& plan, const VerifyProgress
   return check_extents(std::move(extents), 2, progress);
 }
 
+DescriptorOptions options_of_check(const RestartPlan& plan) {
+  DescriptorOptions options;
+  options.image_directory = plan.image_directory;
+  options.sequence = plan.image->brief().sequence;
+  options.taken_ns = plan.image->meta().process.record.realtime_ns;
+  options.saved_files = saved_files_of(*plan.image, plan.image_directory);
+  return options;
+}
+
 }  // namespace
 
 Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
@@ -96,6 +105,11 @@ std::string saved_files_of(const ImageChain& image, const std::string& image_dir
   return name.text[0] == '\0' ? "" : image_directory + "/" + name.text;
 }
 
+void add_changing_files(const RestartPlan& plan, WrittenFiles& files) {
+  add_written_files(plan.image->meta(), files);
+  add_files_put_back(plan.image->meta(), options_of_check(plan), files);
+}
+
 Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress) {
   const ImageMeta& meta = plan.image->meta();
   auto vdso = find_vdso();
@@ -103,13 +117,9 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   plan.vdso = std::move(*vdso);
   CKPT_TRY(check_machine(*plan.image, plan.vdso));
   add_returning_files(meta, plan.returning);
-  add_written_files(meta, plan.written);
+  add_changing_files(plan, plan.written);
   CKPT_TRY(check_mapped_files(meta, plan.returning, plan.written));
-  DescriptorOptions options;
-  options.image_directory = plan.image_directory;
-  options.sequence = plan.image->brief().sequence;
-  options.taken_ns = meta.process.record.realtime_ns;
-  options.saved_files = saved_files_of(*plan.image, plan.image_directory);
+  DescriptorOptions options = options_of_check(plan);
   options.returning = plan.returning;
   CKPT_TRY(check_trust_in_saved_files(options.saved_files));
   CKPT_TRY(check_descriptors(meta, options));

@@ -40,6 +40,9 @@ std::string saved_files_of(const ImageChain& image, const std::string& image_dir
 
 enum class Loading { kAuto, kEager, kLazy, kNone };
 
+// Adds those of this process that need not be as they were (WrittenFiles).
+void add_changing_files(const RestartPlan& plan, WrittenFiles& files);
+
 // The machine, the files, and the checksums of what others than the program will see; those of the rest are
 // compared while it is loaded. kAuto: lazily where that is allowed and worth it. kLazy: where it is allowed,
 // else a note. kNone: it is not loaded, and all is checked here.

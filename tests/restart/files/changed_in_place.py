@@ -62,6 +62,30 @@ open('changed', 'w').close()
 while True: time.sleep(1)
 """
 
+# One maps the file for itself alone, and has changed a page there; it, or its parent, writes the file as well.
+MAPPED = r"""
+import mmap, os, sys, time
+fd = os.open('mapped', os.O_RDWR | os.O_CREAT)
+os.pwrite(fd, b'old' * 4096, 0)
+child = os.fork() if sys.argv[1] == 'apart' else None
+if not child:
+    reader = os.open('mapped', os.O_RDONLY)  # of which the mapping keeps one
+    seen = mmap.mmap(reader, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    seen[5000:5003] = b'own'
+    if child == 0 or sys.argv[1] == 'closed': os.close(fd)
+    print('up', flush=True)
+if child != 0:
+    while not os.path.exists('change') and not os.path.exists('go'): time.sleep(0.002)
+    if not os.path.exists('go'):
+        if sys.argv[1] == 'closed': fd = os.open('mapped', os.O_RDWR)
+        exec(open('change').read())
+        open('changed', 'w').close()
+while not os.path.exists('go'): time.sleep(0.002)
+if not child: print(len(seen), seen[:6].decode(), seen[5000:5003].decode(), seen[9000:9003].decode(), flush=True)
+if child == 0: os._exit(0)
+if child: os.waitpid(child, 0)
+"""
+
 # Four processes raise numbers in one database in turns, as one of several that it keeps open would.
 DATABASE = r"""
 import os, sqlite3, sys
@@ -259,15 +283,16 @@ class ChangedInPlace(unittest.TestCase):
         self.assertIn("the program goes on with what it holds now", said)
         self.assertEqual(self.output(), f"up\n{17 << 20} MIDDLE -1 7 True\n")
 
+    def make_images_read_only(self):
+        images = self.path("images")
+        subprocess.run(["mount", "--bind", images, images], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", images], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", images], check=True)
+
     @unittest.skipUnless(os.geteuid() == 0, "mounts a directory")
     def test_no_place_for_what_it_held(self):
         """Then it is not put back, which is said once."""
-        def read_only():
-            images = self.path("images")
-            subprocess.run(["mount", "--bind", images, images], check=True)
-            self.addCleanup(subprocess.run, ["umount", "-l", images], check=True)
-            subprocess.run(["mount", "-o", "remount,ro,bind", images], check=True)
-        said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", quiet=False, before_restart=read_only)
+        said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", quiet=False, before_restart=self.make_images_read_only)
         self.assertIn("nothing can be written beside the image", said)
         self.assertEqual(said.count("steps was written since the checkpoint"), 1, said)
         self.assertEqual(self.output(), "up\n300000 MIDDLE -1 7 True\n")
@@ -292,6 +317,45 @@ class ChangedInPlace(unittest.TestCase):
     def test_longer_and_changed(self):
         self.assertIn("changed in place", self.changed("os.pwrite(fd, b'MIDDLE', 150000); os.pwrite(fd, b'end', 400000)"))
         self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
+
+    def restart_mapped(self, how, change, *options, before_restart=lambda: None):
+        self.clear()
+        child = self.start(MAPPED, how, options=options)
+        self.command("ckpt", "now", str(child.pid))
+        with open(self.path("change.tmp"), "w") as f:
+            f.write(change)
+        os.rename(self.path("change.tmp"), self.path("change"))
+        self.wait_for(child, lambda: os.path.exists(self.path("changed")))
+        self.kill(child)
+        self.touch("go")
+        before_restart()
+        return subprocess.run([RESTART, "images"], cwd=self.directory, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=120, text=True, check=False)
+
+    def test_mapped(self):
+        """Who has the file mapped for itself finds there what it had: the file is put back first."""
+        for how in ("alone", "apart"):
+            for change in ("os.pwrite(fd, b'new' * 4096, 0)", "os.ftruncate(fd, 100)", "os.pwrite(fd, b'new' * 9000, 0)"):
+                with self.subTest(how=how, change=change):
+                    done = self.restart_mapped(how, change)
+                    self.assertEqual(done.returncode, 0, done.stdout)
+                    self.assertIn("changed in place", done.stdout)
+                    self.assertEqual(self.output(), "up\n12288 oldold own old\n")
+
+    def test_mapped_and_not_saved(self):
+        """Then it must not see other bytes."""
+        change = "os.pwrite(fd, b'new' * 4096, 0)"
+        for how, options in (("closed", ()), ("alone", ("--files", "none"))):
+            with self.subTest(how=how):
+                done = self.restart_mapped(how, change, *options)
+                self.assertEqual(done.returncode, 72, done.stdout)
+                self.assertIn("mapped has changed since the checkpoint", done.stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounts a directory")
+    def test_mapped_and_no_place_for_what_it_held(self):
+        done = self.restart_mapped("apart", "os.pwrite(fd, b'new' * 4096, 0)", before_restart=self.make_images_read_only)
+        self.assertEqual(done.returncode, 72, done.stdout)
+        self.assertIn("nothing can be written beside the image", done.stdout)
 
     def test_longer_alone(self):
         said = self.changed("os.pwrite(fd, b'end', 400000)")
