@@ -6,7 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from job_tree import NOBODY, RESTART, Tree, adopt_orphans, root_of, state_of, wait_for
+from job_tree import NOBODY, RESTART, Tree, adopt_orphans, descendants, root_of, state_of, wait_for
 
 PROGRAM = """
 import mmap, os, signal, struct, time
@@ -98,7 +98,14 @@ class Continued(unittest.TestCase):
     def test_twice(self):
         self.trial(2)
 
-    @unittest.skipUnless(os.geteuid() == 0, "needs root, for the same process ids")
+    def number_here(self, tree, number):
+        """Of the process that has this number in the program's namespace."""
+        for pid in descendants(tree.child.pid):
+            with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+                if [int(line.split()[-1]) for line in f if line.startswith("NSpid:")] == [number]:
+                    return pid
+        raise AssertionError(f"no process {number}: {tree.said()}")
+
     def test_who_goes_on_later_hears_it_all_the_same(self):
         """A child that is still to take its word to go on when its parent, which had it first, continues it."""
         tree = Tree("continued-late", ["python3", "-c", FASTER])
@@ -112,8 +119,9 @@ class Continued(unittest.TestCase):
             image = tree.checkpoint(tree.child.pid)
             tree.kill()
             open(os.path.join(tree.work, "go"), "w", encoding="utf-8").close()
-            tree.start(["env", "CKPT_TEST_POINT=restart.ready=stop", RESTART, "--namespaces=never", image], True)
+            tree.start(["env", "CKPT_TEST_POINT=restart.ready=stop", RESTART, image], True)
             wait_for(lambda: state_of(tree.child.pid) == "T", "all to stand ready")
+            child = self.number_here(tree, child)
             os.kill(child, signal.SIGSTOP)
             wait_for(lambda: state_of(child) == "T", "its stop")
             os.kill(tree.child.pid, signal.SIGCONT)
