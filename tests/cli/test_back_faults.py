@@ -64,6 +64,8 @@ class BackFaults(ToldJob):
         self.do("state.update(n=10)"), self.tell("state.update(n=20)"), self.do("log.write('later\\n')")
 
     def counts(self):
+        """Without agents: that of a member ends its work after `ckpt now` has."""
+        self.wait_until("an agent stays", self.without_agents)
         counts = []
         for pid in (self.program.pid, self.child):
             with open(f"/proc/{pid}/maps", encoding="utf-8") as f:
@@ -96,7 +98,6 @@ class BackFaults(ToldJob):
         self.assertEqual((self.do("state['n']"), self.tell("state['n']")), wanted)
         with open(self.path("log"), encoding="utf-8") as log:
             self.assertEqual(log.read(), "then\n" + ("later\n" if outcome == AS_IT_WAS else ""))
-        self.wait_until("an agent stays", self.without_agents)
         self.assertEqual(self.counts(), before)
         # Processes can be made, and it can go back as if nothing had been.
         self.assertEqual(self.tell("subprocess.call(['true'])"), 0)
