@@ -10,7 +10,8 @@ import subprocess
 import time
 import unittest
 
-from job_tree import BUILD, CKPT, LONG, NOBODY, PATIENCE, Tree, adopt_orphans, descendants, environment, root_of, state_of
+from job_tree import BUILD, CKPT, LONG, NOBODY, PATIENCE, Tree, adopt_orphans, descendants, environment, root_of
+from stopped_threads import is_any_stopped
 
 PROGRAM = os.path.join(BUILD, "tests", "jobs", "shared_job")
 PROTECTED = "are protected by all members"
@@ -102,7 +103,7 @@ class SharedMemory(unittest.TestCase):
                                       env=environment(), text=True)
             members = [root, *children]
             if victim == children[0]:
-                wait_for("all stop", lambda: all(state_of(p) == "T" for p in members))
+                wait_for("all stop", lambda: all(is_any_stopped(p) for p in members))
             os.kill(victim, signal.SIGKILL)
             for pid in members:
                 if pid != victim:

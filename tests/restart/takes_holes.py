@@ -2,7 +2,6 @@
 """A program maps again what it has unmapped, and has a stack that grows into a hole: no checkpoint has put anything there, and
 no restart has left anything there."""
 
-import glob
 import os
 import signal
 import subprocess
@@ -13,8 +12,10 @@ import unittest
 
 from stepped_program import BUILD, CKPT, RESTART, Program, environment
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "points"))
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path += [os.path.join(TESTS, "points"), os.path.join(TESTS, "support")]
 import points  # noqa: E402
+from stopped_threads import is_any_stopped  # noqa: E402
 
 PROGRAM = os.path.join(BUILD, "tests", "restart", "takes_holes")
 
@@ -27,18 +28,6 @@ def in_holes(pid, holes):
             start, end = (int(a, 16) for a in line.split()[0].split("-"))
             found += [line for first, last in holes if start < last and first < end]
     return found
-
-
-def is_stopped(pid):
-    """Any thread of it: one in a page fault that ours would let go, were it not stopped, does not stop (userfaultfd)."""
-    for task in glob.glob(f"/proc/{pid}/task/*/stat"):
-        try:
-            with open(task, encoding="utf-8") as stat:
-                if stat.read().rpartition(")")[2].split()[0] == "T":
-                    return True
-        except OSError:
-            pass  # it has ended
-    return False
 
 
 def children(pid):
@@ -93,7 +82,7 @@ class TakesHoles(unittest.TestCase):
             # The points at the end come after the answer: the next one is waited for as well.
             while now.poll() is None or (stops == 0 and point in points.PUBLISHED and checkpoint == checkpoints):
                 for process in [pid, *children(pid)]:
-                    if not is_stopped(process):
+                    if not is_any_stopped(process):
                         continue
                     self.assertEqual(in_holes(pid, holes), [])
                     stops += process == pid
