@@ -21,9 +21,9 @@
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

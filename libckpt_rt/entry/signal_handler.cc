@@ -11,7 +11,7 @@
 #include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -15,7 +15,7 @@
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/guard/record.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -17,8 +17,8 @@
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/addresses/many_messages.h"
 #include "libckpt_rt/interpose/addresses/unaccepted.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 
 namespace ckpt::calls {
 

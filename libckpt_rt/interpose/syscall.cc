@@ -16,7 +16,7 @@
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
-#include "libckpt_rt/interpose/inotify.h"
+#include "libckpt_rt/interpose/descriptors/inotify.h"
 #include "libckpt_rt/interpose/memory/memory.h"
 #include "libckpt_rt/interpose/process/clone.h"
 #include "libckpt_rt/interpose/signals/handlers.h"

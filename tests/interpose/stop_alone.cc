@@ -15,9 +15,9 @@
 #include "base/protocol/control_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 
 extern "C" const char __restore_rt[];
 

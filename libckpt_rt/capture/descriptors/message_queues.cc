@@ -88,7 +88,7 @@ Result<void> DescriptorCapture::copy_messages(size_t first_in_order) {
   };
   if (!usable) return forbid("the program may not receive and send in it");
   const QueueText text = read_text(queue.get());
-  // The notices that members asked for have ended by now (libckpt_rt/interpose/queue_notice.cc).
+  // The notices that members asked for have ended by now (libckpt_rt/interpose/descriptors/queue_notice.cc).
   if (text.notified != 0)
     return forbid("a process that is not in the checkpoint is to be told of the next (mq_notify)");
   const auto size = static_cast<uint64_t>(now.size), count = static_cast<uint64_t>(now.now);

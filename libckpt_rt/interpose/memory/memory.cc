@@ -14,8 +14,8 @@
 #include "libckpt_rt/capture/advice/settings_reach.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"
 #include "libckpt_rt/interpose/abi.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MADV_DONTNEED_LOCKED

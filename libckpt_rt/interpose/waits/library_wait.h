@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/waits/clock.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 
 namespace ckpt {
 

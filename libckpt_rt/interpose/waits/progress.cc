@@ -14,7 +14,7 @@
 
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::progress {

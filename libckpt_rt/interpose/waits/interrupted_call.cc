@@ -77,7 +77,7 @@
 // but S in case 2 would find the pointer on the system call and run without ending it, though S has no
 // SA_RESTART. The state is certain: rcx is the address after the instruction, as the instruction itself
 // left it. rcx is dead there, so it carries a tag (xor of the pointer) which S's slot recognises.
-#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/waits/interrupted_call.h"
 
 #include <errno.h>
 #include <linux/futex.h>

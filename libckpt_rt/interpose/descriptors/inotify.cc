@@ -1,4 +1,4 @@
-#include "libckpt_rt/interpose/inotify.h"
+#include "libckpt_rt/interpose/descriptors/inotify.h"
 
 #include "base/sys.h"
 #include "libckpt_rt/capture/descriptors/watch_names.h"
