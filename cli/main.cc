@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "base/standard_descriptors.h"
+#include "base/files/standard_descriptors.h"
 #include "cli/ask/commands.h"
 #include "cli/back/commands.h"
 #include "cli/gather/commands.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/clock.h"
 #include "base/memory/own_place.h"
 #include "base/preload_rules.h"

@@ -3,7 +3,7 @@
 #include <bit>
 #include <utility>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/memory/page_runs.h"
 #include "base/preload_rules.h"
 

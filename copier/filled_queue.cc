@@ -1,6 +1,6 @@
 #include "copier/filled_queue.h"
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {

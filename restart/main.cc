@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
-#include "base/standard_descriptors.h"
+#include "base/files/standard_descriptors.h"
 #include "image/read/image_chain.h"
 #include "image/read/sources/image_catalog.h"
 #include "image/read/sources/image_spool.h"

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <bit>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/sys.h"
 #include "base/preload_rules.h"
 

@@ -2,8 +2,8 @@
 //
 // Each lock has a rank, which is its row. While a thread holds a lock it takes only locks that the row names
 // under "inside", and those that are inside of these. Where it takes another one, the check that fails names
-// both locks (base/check.h: a test aborts, an attempt at a checkpoint is given up). It fails each time that
-// the order is wrong, not only when two threads meet and wait for each other.
+// both locks (base/checks/check.h: a test aborts, an attempt at a checkpoint is given up). It fails each time
+// that the order is wrong, not only when two threads meet and wait for each other.
 //
 // In builds with NDEBUG nothing of this exists: the rank is a part of a lock's type, so a lock has no more
 // bytes than its words.

@@ -1,5 +1,5 @@
 #include "base/settings/setting_values.h"
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 
 #include "base/preload_rules.h"
 

@@ -1,5 +1,5 @@
 #include "base/settings/settings.h"
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 
 #include "base/settings/settings_table.h"
 #include "base/preload_rules.h"

@@ -66,7 +66,7 @@ struct Settings {
   char directory[1024] = {};  // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
   char to[2048] = {};         // CKPT_TO; empty: a file of the directory
   int64_t every_ns = 0;       // 0: never
-  bool every_auto = false;    // every_ns is the first; from then on as base/plan/best_interval.h says
+  bool every_auto = false;    // every_ns is the first; from then on as base/settings/best_interval.h says
   int64_t mtbf_ns = 0;        // mean time between failures; 0: as this program has seen it
   Mode mode = Mode::kAuto;
   FaultBackEnd faults = FaultBackEnd::kAuto;

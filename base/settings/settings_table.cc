@@ -1,10 +1,10 @@
 #include "base/settings/settings_table.h"
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 
 #include <algorithm>
 
-#include "base/plan/best_interval.h"
 #include "base/protocol/keeper_protocol.h"
+#include "base/settings/best_interval.h"
 #include "base/settings/setting_values.h"
 #include "base/sys.h"
 #include "base/units.h"

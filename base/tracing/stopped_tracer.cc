@@ -16,7 +16,7 @@
 
 #include <errno.h>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/tracing/trace_calls.h"
 #include "base/preload_rules.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/back/back_hosts.h"

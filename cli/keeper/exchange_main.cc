@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "cli/keeper/exchange_process.h"
 #include "cli/keeper/part_files.h"
 #include "cli/keeper/part_words.h"

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/keeper/exchange_process.h"

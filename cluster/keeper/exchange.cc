@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 
 namespace ckpt::keeper {
 

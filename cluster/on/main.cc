@@ -9,7 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/standard_descriptors.h"
+#include "base/files/standard_descriptors.h"
 #include "cluster/on/on.h"
 
 namespace ckpt::cluster {

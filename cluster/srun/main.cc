@@ -8,7 +8,7 @@
 
 #include <cstdio>
 
-#include "base/standard_descriptors.h"
+#include "base/files/standard_descriptors.h"
 #include "cluster/srun/launcher/launcher.h"
 #include "cluster/srun/node/inherited.h"
 #include "cluster/srun/node/node.h"

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "base/check.h"
-#include "base/named_points.h"
+#include "base/checks/check.h"
+#include "base/checks/named_points.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/memory/arena.h"
 #include "base/sys.h"
 #include "image/format/image_probe.h"

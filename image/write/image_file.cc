@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "base/sys.h"
 #include "image/format/io_error.h"
 #include "base/preload_rules.h"

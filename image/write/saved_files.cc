@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "image/format/image_name.h"

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "image/format/keeper_client.h"
 #include "job/capture/channel.h"
 #include "job/capture/reconnect.h"

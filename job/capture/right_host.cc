@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "job/capture/members/process_look.h"
 #include "job/identity/identity.h"
 #include "libckpt_rt/core/preload_rules.h"

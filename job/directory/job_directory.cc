@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/locks/lock_ranks.h"
 #include "base/memory/arena.h"
 #include "image/format/image_probe.h"

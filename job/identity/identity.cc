@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "base/memory/own_place.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"

@@ -4,8 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "job/session/creation.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/core/preload_rules.h"

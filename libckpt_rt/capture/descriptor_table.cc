@@ -3,7 +3,7 @@
 #include <asm/ldt.h>
 #include <sys/prctl.h>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"

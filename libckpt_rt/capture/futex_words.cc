@@ -5,8 +5,8 @@
 
 #include <atomic>
 
-#include "base/large_table.h"
 #include "base/locks/lock_ranks.h"
+#include "base/memory/large_table.h"
 #include "libckpt_rt/capture/advice/still_memory.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/preload_rules.h"

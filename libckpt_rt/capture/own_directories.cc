@@ -9,7 +9,7 @@
 #include <atomic>
 #include <string_view>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/kernel/proc_text.h"

@@ -13,9 +13,9 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/fork_path.h"
-#include "base/large_table.h"
 #include "base/machine/cpu_features.h"
+#include "base/memory/fork_path.h"
+#include "base/memory/large_table.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/children.h"

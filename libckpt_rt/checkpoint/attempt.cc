@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "copier/segment_size.h"
 #include "image/format/saved_file_names.h"
 #include "image/write/image_directory.h"

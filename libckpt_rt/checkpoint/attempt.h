@@ -9,7 +9,7 @@
 // Owner:     take_checkpoint(), on the agent's stack. Callers: the agent.
 #pragma once
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "job/format/wire.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"

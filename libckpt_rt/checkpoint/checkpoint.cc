@@ -1,7 +1,7 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "image/write/image_directory.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/process_state.h"

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/fork_path.h"
-#include "base/large_table.h"
 #include "base/locks/futex.h"
+#include "base/memory/fork_path.h"
+#include "base/memory/large_table.h"
 #include "job/format/wire.h"
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/callbacks.h"

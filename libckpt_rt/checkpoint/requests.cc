@@ -3,7 +3,7 @@
 #include <cstring>
 #include <new>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/process/statistics.h"

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "include/ckpt_rt.h"
 #include "libckpt_rt/back/back_command.h"
 #include "libckpt_rt/capture/advice/excluded_memory.h"

@@ -3,8 +3,8 @@
 
 #include <linux/kcmp.h>
 
-#include "base/fork_path.h"
 #include "base/locks/lock_ranks.h"
+#include "base/memory/fork_path.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"

@@ -12,10 +12,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/check.h"
+#include "base/checks/check.h"
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/fork_path.h"
-#include "base/named_points.h"
+#include "base/memory/fork_path.h"
 #include "base/protocol/control_protocol.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"

@@ -6,8 +6,8 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "base/checks/named_points.h"
 #include "base/locks/lock_ranks.h"
-#include "base/named_points.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"

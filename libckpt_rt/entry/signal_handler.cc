@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <ucontext.h>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "base/protocol/control_protocol.h"
 #include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <span>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "base/units.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/interpose/abi.h"

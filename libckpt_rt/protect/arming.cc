@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/clock.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/threads/thread_context.h"

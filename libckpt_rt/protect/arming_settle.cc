@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "libckpt_rt/protect/arming.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/clock.h"
 #include "base/machine/kernel_caps.h"
 #include "libckpt_rt/capture/memory/page_scan.h"

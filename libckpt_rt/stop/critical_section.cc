@@ -1,8 +1,8 @@
 #include "libckpt_rt/stop/critical_section.h"
 
 #include "base/clock.h"
-#include "base/large_table.h"
 #include "base/locks/futex.h"
+#include "base/memory/large_table.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::critical_section {

@@ -1,5 +1,5 @@
 #include "libckpt_rt/stop/stop_state.h"
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

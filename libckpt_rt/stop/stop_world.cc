@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 

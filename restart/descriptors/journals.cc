@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "restart/descriptors/builder.h"
 #include "restart/files/dying_processes.h"
 

@@ -10,7 +10,7 @@
 
 #include <filesystem>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "base/raii_fd.h"
 #include "image/format/saved_file_names.h"
 #include "restart/files/file_to_come.h"

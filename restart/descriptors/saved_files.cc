@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "image/format/saved_file_names.h"
 #include "restart/descriptors/builder.h"
 #include "restart/descriptors/old_names.h"

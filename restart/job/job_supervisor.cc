@@ -13,8 +13,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "restart/channels/hosts_plan.h"
 #include "restart/plan/memory/memory_plan.h"
 #include "restart/tree/stage_text.h"

@@ -13,7 +13,7 @@
 
 #include <cstring>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "restart/descriptors/builder.h"
 #include "restart/job/shared_things.h"
 #include "restart/reports/packet.h"

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 0x0004U

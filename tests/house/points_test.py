@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every named point (base/named_points.h) is one at which some test kills or stops a process: a new point without one fails here."""
+"""Every named point (base/checks/named_points.h) is one at which some test kills or stops a process: a new point without one fails here."""
 import ast
 import os
 import re

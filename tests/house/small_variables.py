@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a preloaded process touches before its first checkpoint lies close together, for each fork(2) copies it (base/large_table.h):
+"""What a preloaded process touches before its first checkpoint lies close together, for each fork(2) copies it (base/memory/large_table.h):
 no large table is among the small variables of the library, and a program that has started, and forked, has touched no table.
 
 Usage: small_variables.py LIBRARY
@@ -48,7 +48,7 @@ class SmallVariables(unittest.TestCase):
         for line in output_of("nm", "-S", "-C", LIBRARY).splitlines():
             words = line.split(None, 3)
             if len(words) == 4 and start <= int(words[0], 16) < start + size:
-                self.assertLess(int(words[1], 16), LARGE, f"{words[3]}: mark it with CKPT_LARGE_TABLE (base/large_table.h)")
+                self.assertLess(int(words[1], 16), LARGE, f"{words[3]}: mark it with CKPT_LARGE_TABLE (base/memory/large_table.h)")
 
     def test_a_program_touches_no_table(self):
         start, size, _ = sections()[".lbss"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills a program at each named point of its checkpoint (base/named_points.h), in each way of taking one, and brings it back.
+"""Kills a program at each named point of its checkpoint (base/checks/named_points.h), in each way of taking one, and brings it back.
 
 After every kill: each image that has a name is whole; the newest is the one before, or, from the rename on, the new one; a
 restart from it ends as an uninterrupted run does; and the next checkpoint of the restarted program works and leaves no .tmp.

@@ -1,4 +1,4 @@
-"""Has a program stopped at a named point (base/named_points.h)?
+"""Has a program stopped at a named point (base/checks/named_points.h)?
 
 The thread that comes to the point stops there, and most others with it; but not one that is in a page fault inside the kernel: it stops
 when the page is served, by a thread of ours, which has stopped (docs/kernel_notes.md). The first thread, whose state is the

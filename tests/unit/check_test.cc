@@ -1,4 +1,4 @@
-#include "base/check.h"
+#include "base/checks/check.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "cli/back/job/connect_part.h"
 #include "cli/back/job/enter_part.h"
 #include "cli/back/job/job_back.h"

@@ -12,8 +12,8 @@
 #include <map>
 #include <vector>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "base/protocol/reconnect_protocol.h"
 #include "base/sockets/descriptor_message.h"
 #include "cli/back/descriptors/datagram_peers.h"

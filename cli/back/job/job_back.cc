@@ -10,8 +10,8 @@
 #include <set>
 #include <vector>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "cli/back/descriptors/channel_plan.h"
 #include "cli/back/descriptors/datagram_peers.h"
 #include "cli/back/descriptors/far_plan.h"

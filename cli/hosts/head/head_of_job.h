@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/exit_codes.h"
-#include "base/plan/best_interval.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "base/settings/best_interval.h"
 #include "cli/hosts/checkpoints/disk_saves.h"
 #include "cli/hosts/checkpoints/records.h"
 #include "cli/hosts/head/askers.h"

@@ -35,7 +35,7 @@ struct HostsRun {
   uint64_t keeper_bytes = 0;
   std::string redundancy;   // over the hosts' keepers; "": none
   uint32_t increments = 0;  // with redundancy: at most so many checkpoints between two full ones
-  bool every_auto = false;  // every_ns is the first (base/plan/best_interval.h)
+  bool every_auto = false;  // every_ns is the first (base/settings/best_interval.h)
   int64_t mtbf_ns = 0;      // of a host; 0: as this job has seen it
   bool recover = false;     // a host that dies is replaced, and the job goes on (cli/hosts/restart/recover.h)
   std::vector<std::string> spares;

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/clock.h"
-#include "base/plan/best_interval.h"
+#include "base/settings/best_interval.h"
 #include "cli/hosts/checkpoints/disk_saves.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"

@@ -14,8 +14,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "base/raii_fd.h"
 #include "cli/keeper/disk/save_checkpoint.h"
 #include "cli/text/failure.h"

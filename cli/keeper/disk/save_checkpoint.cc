@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
 #include "image/format/checksum.h"

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "image/format/io_error.h"
 #include "image/format/saved_file_names.h"
 #include "job/directory/job_directory.h"

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "image/format/image_probe.h"
 #include "image/write/image_directory.h"
 #include "job/directory/job_directory.h"

@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "base/memory/parents_memory.h"
-#include "base/named_points.h"
 #include "base/protocol/control_protocol.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/kernel/proc_text.h"

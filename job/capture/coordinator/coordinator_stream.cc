@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "job/capture/coordinator/coordinator.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"

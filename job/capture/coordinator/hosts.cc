@@ -4,8 +4,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "job/capture/coordinator/coordinator.h"
 #include "job/capture/reconnect.h"
 #include "job/directory/job_directory.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "job/identity/identity.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -1,7 +1,7 @@
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 
-#include "base/large_table.h"
 #include "base/locks/futex.h"
+#include "base/memory/large_table.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::excluded_memory {

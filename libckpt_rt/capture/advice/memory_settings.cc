@@ -4,7 +4,7 @@
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/memory/own_place.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"

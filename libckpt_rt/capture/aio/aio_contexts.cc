@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/fork_path.h"
-#include "base/large_table.h"
+#include "base/memory/fork_path.h"
+#include "base/memory/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"

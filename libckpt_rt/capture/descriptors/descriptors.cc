@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/descriptors/note.h"

@@ -5,8 +5,8 @@
 
 #include <atomic>
 
-#include "base/fork_path.h"
-#include "base/large_table.h"
+#include "base/memory/fork_path.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/preload_rules.h"
 

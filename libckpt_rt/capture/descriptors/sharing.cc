@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"

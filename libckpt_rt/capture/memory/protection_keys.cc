@@ -2,8 +2,8 @@
 
 #include <sys/mman.h>
 
-#include "base/large_table.h"
 #include "base/machine/cpu_features.h"
+#include "base/memory/large_table.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/memory/memory_map.h"

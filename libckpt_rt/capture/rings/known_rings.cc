@@ -7,8 +7,8 @@
 
 #include <cstring>
 
-#include "base/fork_path.h"
-#include "base/large_table.h"
+#include "base/memory/fork_path.h"
+#include "base/memory/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/rings/registered_files.h"

@@ -2,7 +2,7 @@
 
 #include <sys/uio.h>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/capture/rings/known_rings.h"
 #include "libckpt_rt/core/preload_rules.h"

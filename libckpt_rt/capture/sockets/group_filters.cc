@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "image/format/records/descriptor_records.h"
 #include "libckpt_rt/core/preload_rules.h"

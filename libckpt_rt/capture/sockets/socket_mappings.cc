@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"

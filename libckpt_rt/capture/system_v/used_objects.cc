@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 

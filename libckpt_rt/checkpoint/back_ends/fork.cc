@@ -11,9 +11,9 @@
 
 #include <cstring>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "base/memory/own_place.h"
-#include "base/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/advice_notes.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"

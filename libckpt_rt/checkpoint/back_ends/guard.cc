@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <linux/kcmp.h>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "base/memory/page_runs.h"
-#include "base/named_points.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/directory/log.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/checks/named_points.h"
 #include "base/memory/page_runs.h"
-#include "base/named_points.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/interpose/memory/gate.h"

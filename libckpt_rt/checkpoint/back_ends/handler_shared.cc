@@ -2,7 +2,7 @@
 // all have agreed to protect, and the end.
 #include <errno.h>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 #include "libckpt_rt/capture/process_state.h"

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/checks/check.h"
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "copier/segment_size.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"

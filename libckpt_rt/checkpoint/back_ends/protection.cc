@@ -1,5 +1,5 @@
 // What ProtectingBackEnd does with protection: ahead of the stop, and in it.
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
 #include "libckpt_rt/checkpoint/back_ends/protecting.h"

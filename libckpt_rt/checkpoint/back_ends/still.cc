@@ -4,8 +4,8 @@
 
 #include <bit>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "base/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"

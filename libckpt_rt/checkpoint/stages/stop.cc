@@ -2,7 +2,7 @@
 
 #include <errno.h>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/clock.h"
 #include "job/identity/own_job.h"
 #include "job/session/session.h"

@@ -11,9 +11,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/check.h"
+#include "base/checks/check.h"
 #include "base/clock.h"
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/sys.h"
 #include "image/format/saved_file_names.h"
 #include "libckpt_rt/core/kernel/task_list.h"

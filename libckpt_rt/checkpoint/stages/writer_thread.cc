@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/current_processor.h"
 #include "libckpt_rt/core/threads/own_threads.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/process/this_process.h"

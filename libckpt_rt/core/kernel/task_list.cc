@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/directory_scan.h"
+#include "base/files/directory_scan.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/proc_text.h"

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Weak: null where libc.so.6 does not have them. With the version that they have had in every glibc.

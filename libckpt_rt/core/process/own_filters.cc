@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"

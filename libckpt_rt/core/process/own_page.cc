@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "base/memory/own_place.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 

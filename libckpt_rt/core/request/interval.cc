@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/directory/log.h"

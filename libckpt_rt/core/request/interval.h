@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "base/plan/best_interval.h"
+#include "base/settings/best_interval.h"
 
 namespace ckpt::interval {
 

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "base/fork_path.h"
-#include "base/large_table.h"
+#include "base/memory/fork_path.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "image/format/image_key.h"
 #include "libckpt_rt/core/settings/user_settings.h"

@@ -1,6 +1,6 @@
 #include "libckpt_rt/core/settings/user_settings.h"
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -2,7 +2,7 @@
 
 #include <errno.h>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "libckpt_rt/core/threads/thread_places.h"
 #include "libckpt_rt/core/preload_rules.h"
 

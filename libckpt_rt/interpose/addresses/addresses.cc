@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/large_table.h"
+#include "base/memory/large_table.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "image/format/keeper_client.h"

@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"

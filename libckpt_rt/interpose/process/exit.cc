@@ -3,7 +3,7 @@
 // runs after the program's own exit handlers.
 #include <unistd.h>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "base/fork_path.h"
+#include "base/memory/fork_path.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "base/plan/best_interval.h"
+#include "base/settings/best_interval.h"
 
 namespace ckpt::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/named_points.h"
+#include "base/checks/named_points.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-#include "base/check.h"
-#include "base/fork_path.h"
+#include "base/checks/check.h"
+#include "base/memory/fork_path.h"
 
 #include <atomic>
 #include <cstring>
