@@ -22,7 +22,7 @@
 #include "libckpt_rt/back/parked_threads.h"
 #include "libckpt_rt/back/present_state.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/protect/watch.h"
 
 namespace ckpt {

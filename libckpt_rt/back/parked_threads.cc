@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/protocol/restart_protocol.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"

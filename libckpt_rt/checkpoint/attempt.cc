@@ -17,7 +17,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/memory_advice.h"
 #include "libckpt_rt/capture/memory/probes.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "image/write/image_directory.h"
 #include "job/session/session.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/checkpoint/stages/memory/mapping_limit.h"

@@ -7,7 +7,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/memory/mapped_files.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"

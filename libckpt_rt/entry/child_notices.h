@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 
 namespace ckpt::child_notices {
 

@@ -81,7 +81,7 @@
 
 #include "base/memory/arena.h"
 #include "base/result.h"
-#include "libckpt_rt/capture/process_timers.h"
+#include "libckpt_rt/capture/process/process_timers.h"
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/threads/urgency.h"

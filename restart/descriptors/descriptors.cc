@@ -301,7 +301,7 @@ void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {
   const auto& r = file.record;
   if (r.owner_signal != 0) fcntl(fd, F_SETSIG, r.owner_signal);
   // A thread of the program's own does not exist yet: the library makes it the owner
-  // (capture/descriptors/file_signals.h).
+  // (capture/descriptors/noted/file_signals.h).
   const bool is_own_thread = r.owner_type == F_OWNER_TID &&
                              std::any_of(meta_.threads.begin(), meta_.threads.end(),
                                          [&](const ParsedThread& t) { return t.record.tid == r.owner; });

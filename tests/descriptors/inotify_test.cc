@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "libckpt_rt/capture/descriptors/watch_names.h"
+#include "libckpt_rt/capture/descriptors/noted/watch_names.h"
 #include "tests/descriptors/harness.h"
 
 namespace ckpt::test {

@@ -1,6 +1,6 @@
 // POSIX timers as /proc/PID/timers lists them, and made again with the numbers that the program knows;
 // registrations of membarrier(2). Also by kernels that lack the newer calls, which a filter refuses here.
-#include "libckpt_rt/capture/process_timers.h"
+#include "libckpt_rt/capture/process/process_timers.h"
 
 #include <errno.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 #include <memory>
 
-#include "libckpt_rt/capture/membarrier.h"
+#include "libckpt_rt/capture/process/membarrier.h"
 
 namespace ckpt {
 namespace {

@@ -20,7 +20,7 @@
 #include "job/capture/take.h"
 #include "job/format/job_name.h"
 #include "job/session/session.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 
 namespace ckpt::job {

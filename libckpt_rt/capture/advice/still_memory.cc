@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -10,8 +10,8 @@
 
 #include "base/checks/check.h"
 #include "base/clock.h"
-#include "libckpt_rt/capture/descriptors/file_signals.h"
 #include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/noted/file_signals.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include "libckpt_rt/capture/descriptors/file_signals.h"
+#include "libckpt_rt/capture/descriptors/noted/file_signals.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

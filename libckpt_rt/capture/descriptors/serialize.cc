@@ -3,8 +3,8 @@
 #include "base/machine/known_devices.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/half_read_lists.h"
 #include "libckpt_rt/capture/descriptors/note.h"
-#include "libckpt_rt/capture/half_read_lists.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -12,7 +12,7 @@
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
-#include "libckpt_rt/capture/descriptors/watch_names.h"
+#include "libckpt_rt/capture/descriptors/noted/watch_names.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

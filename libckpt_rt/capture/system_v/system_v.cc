@@ -13,7 +13,7 @@
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/system_v/kernel_undo.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"

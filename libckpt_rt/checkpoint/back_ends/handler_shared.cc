@@ -5,7 +5,7 @@
 #include "base/checks/named_points.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/excluded_memory.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/fork_hold.h"

@@ -8,7 +8,7 @@
 #include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "copier/segment_size.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/directory/log.h"

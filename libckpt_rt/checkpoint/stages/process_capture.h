@@ -10,7 +10,7 @@
 #include "libckpt_rt/capture/memory/mapped_files.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/memory/page_scan.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/core/threads/other_threads.h"

@@ -15,8 +15,8 @@
 
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
-#include "libckpt_rt/capture/descriptors/directory_notices.h"
-#include "libckpt_rt/capture/own_directories.h"
+#include "libckpt_rt/capture/descriptors/noted/directory_notices.h"
+#include "libckpt_rt/capture/threads/own_directories.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/own_filters.h"

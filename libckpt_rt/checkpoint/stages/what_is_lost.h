@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 

@@ -6,8 +6,8 @@
 // Callers:   save_credentials_in_handler: the stopping thread. note_own_sets: a thread of the program. The
 //            others: its successor at a restart, all signals blocked.
 // Never:     has a thread that is under filters of system calls (seccomp, also those of a container) ask for
-//            anything but whether it is. /proc tells the agent all of it (capture/thread_users.h) but the
-//            secure bits: those are the process's.
+//            anything but whether it is. /proc tells the agent all of it (capture/threads/thread_users.h) but
+//            the secure bits: those are the process's.
 // A restart never gives a thread more than it had without a word. Until it has become what it was, it has all
 // that ckpt-restart has: threads of one process may have given up different rights.
 #pragma once

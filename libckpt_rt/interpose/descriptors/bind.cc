@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "libckpt_rt/capture/descriptors/watch_names.h"
+#include "libckpt_rt/capture/descriptors/noted/watch_names.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"

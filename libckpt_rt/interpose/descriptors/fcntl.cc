@@ -1,8 +1,8 @@
 // fcntl(2): libc does the work; F_NOTIFY and F_SETSIG are noted.
 #include <fcntl.h>
 
-#include "libckpt_rt/capture/descriptors/directory_notices.h"
-#include "libckpt_rt/capture/descriptors/file_signals.h"
+#include "libckpt_rt/capture/descriptors/noted/directory_notices.h"
+#include "libckpt_rt/capture/descriptors/noted/file_signals.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/real.h"
 #include "libckpt_rt/core/preload_rules.h"

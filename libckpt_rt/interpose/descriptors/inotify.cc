@@ -1,7 +1,7 @@
 #include "libckpt_rt/interpose/descriptors/inotify.h"
 
 #include "base/sys.h"
-#include "libckpt_rt/capture/descriptors/watch_names.h"
+#include "libckpt_rt/capture/descriptors/noted/watch_names.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/core/preload_rules.h"
 

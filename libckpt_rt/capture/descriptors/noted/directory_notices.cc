@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptors/directory_notices.h"
+#include "libckpt_rt/capture/descriptors/noted/directory_notices.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/thread_users.h"
+#include "libckpt_rt/capture/threads/thread_users.h"
 
 #include <fmt/core.h>
 

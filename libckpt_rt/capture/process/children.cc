@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/children.h"
+#include "libckpt_rt/capture/process/children.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>

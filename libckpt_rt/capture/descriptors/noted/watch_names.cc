@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptors/watch_names.h"
+#include "libckpt_rt/capture/descriptors/noted/watch_names.h"
 
 #include <fcntl.h>
 #include <sys/inotify.h>

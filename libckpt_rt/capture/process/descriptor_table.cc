@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptor_table.h"
+#include "libckpt_rt/capture/process/descriptor_table.h"
 
 #include <asm/ldt.h>
 #include <sys/prctl.h>

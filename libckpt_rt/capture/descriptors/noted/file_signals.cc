@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptors/file_signals.h"
+#include "libckpt_rt/capture/descriptors/noted/file_signals.h"
 
 #include <fcntl.h>
 

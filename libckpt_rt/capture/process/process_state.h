@@ -13,8 +13,8 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "image/format/records/process_records.h"
-#include "libckpt_rt/capture/children.h"
-#include "libckpt_rt/capture/process_timers.h"
+#include "libckpt_rt/capture/process/children.h"
+#include "libckpt_rt/capture/process/process_timers.h"
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"
 
 namespace ckpt {

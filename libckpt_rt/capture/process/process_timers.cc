@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/process_timers.h"
+#include "libckpt_rt/capture/process/process_timers.h"
 
 #include <errno.h>
 #include <signal.h>

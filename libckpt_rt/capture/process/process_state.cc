@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,10 +18,10 @@
 #include "base/memory/large_table.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/capture/children.h"
-#include "libckpt_rt/capture/descriptor_table.h"
-#include "libckpt_rt/capture/long_path.h"
-#include "libckpt_rt/capture/membarrier.h"
+#include "libckpt_rt/capture/descriptors/long_path.h"
+#include "libckpt_rt/capture/process/children.h"
+#include "libckpt_rt/capture/process/descriptor_table.h"
+#include "libckpt_rt/capture/process/membarrier.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/processor_time.h"

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/half_read_lists.h"
+#include "libckpt_rt/capture/descriptors/half_read_lists.h"
 
 #include <fcntl.h>
 #include <unistd.h>

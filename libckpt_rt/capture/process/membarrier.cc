@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/membarrier.h"
+#include "libckpt_rt/capture/process/membarrier.h"
 
 #include <linux/membarrier.h>
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/own_directories.h"
+#include "libckpt_rt/capture/threads/own_directories.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -11,7 +11,7 @@
 
 #include "base/memory/large_table.h"
 #include "base/sys.h"
-#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
