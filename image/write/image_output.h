@@ -1,5 +1,5 @@
 // Where the bytes of one image go: a file of a directory (image_file.h), or a stream (image_stream.h, and
-// CKPT_TO's command in libckpt_rt/checkpoint/image_command.h).
+// CKPT_TO's command in libckpt_rt/checkpoint/image/image_command.h).
 //
 // Owner:     image/write. Callers: the sink's thread only, in the victim. Raw system calls, no allocation.
 #pragma once

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/checkpoint/meta.h"
+#include "libckpt_rt/checkpoint/image/meta.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"

@@ -6,7 +6,7 @@
 // Rule:      all that restart_entry.cc resets is saved here, or reset here too.
 #pragma once
 
-#include "libckpt_rt/checkpoint/image_history.h"
+#include "libckpt_rt/checkpoint/image/image_history.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/requests.h"
 #include "libckpt_rt/core/process/own_page.h"

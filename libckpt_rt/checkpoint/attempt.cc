@@ -19,7 +19,7 @@
 #include "libckpt_rt/capture/memory/probes.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
-#include "libckpt_rt/checkpoint/stages/file_saver.h"
+#include "libckpt_rt/checkpoint/stages/files/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/what_is_lost.h"

@@ -13,7 +13,7 @@
 #include "job/format/wire.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
-#include "libckpt_rt/checkpoint/stages/file_saver.h"
+#include "libckpt_rt/checkpoint/stages/files/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/eager_copies.h"
 #include "libckpt_rt/checkpoint/stages/pending_image.h"
 #include "libckpt_rt/checkpoint/stages/process_capture.h"

@@ -27,7 +27,7 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/threads/own_directories.h"
-#include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/checkpoint/image/image_command.h"
 #include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"

@@ -1,5 +1,5 @@
 // Files in the directory for temporary files that are saved beside an image, where memory for lists is short.
-#include "libckpt_rt/checkpoint/stages/temporary_files.h"
+#include "libckpt_rt/checkpoint/stages/files/temporary_files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <string>
 
 #include "base/memory/arena.h"
-#include "libckpt_rt/checkpoint/stages/saved_files_directory.h"
+#include "libckpt_rt/checkpoint/stages/files/saved_files_directory.h"
 
 namespace ckpt {
 namespace {

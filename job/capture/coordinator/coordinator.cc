@@ -13,7 +13,7 @@
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
-#include "libckpt_rt/checkpoint/image_history.h"
+#include "libckpt_rt/checkpoint/image/image_history.h"
 #include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"

@@ -21,7 +21,7 @@
 #include "job/format/job_name.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/process/process_state.h"
-#include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/checkpoint/image/image_command.h"
 
 namespace ckpt::job {
 

@@ -8,8 +8,8 @@
 #include "image/write/direct_sink.h"
 #include "image/write/image_directory.h"
 #include "image/write/job_stream_output.h"
-#include "libckpt_rt/checkpoint/compression_threads.h"
-#include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/checkpoint/image/compression_threads.h"
+#include "libckpt_rt/checkpoint/image/image_command.h"
 
 namespace ckpt {
 

@@ -12,7 +12,7 @@
 #include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
-#include "libckpt_rt/checkpoint/meta.h"
+#include "libckpt_rt/checkpoint/image/meta.h"
 #include "libckpt_rt/core/threads/other_threads.h"
 
 namespace ckpt {

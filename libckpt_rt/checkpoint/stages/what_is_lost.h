@@ -9,7 +9,7 @@
 #include <span>
 
 #include "libckpt_rt/capture/process/process_state.h"
-#include "libckpt_rt/checkpoint/meta.h"
+#include "libckpt_rt/checkpoint/image/meta.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 
 namespace ckpt {

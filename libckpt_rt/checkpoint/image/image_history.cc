@@ -1,4 +1,4 @@
-#include "libckpt_rt/checkpoint/image_history.h"
+#include "libckpt_rt/checkpoint/image/image_history.h"
 
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/checkpoint/meta.h"
+#include "libckpt_rt/checkpoint/image/meta.h"
 
 #include <errno.h>
 #include <sys/shm.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/checkpoint/image/image_command.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -12,8 +12,8 @@
 
 #include "base/memory/arena.h"
 #include "base/settings/settings.h"
-#include "libckpt_rt/checkpoint/stages/saved_files_directory.h"
-#include "libckpt_rt/checkpoint/stages/temporary_files.h"
+#include "libckpt_rt/checkpoint/stages/files/saved_files_directory.h"
+#include "libckpt_rt/checkpoint/stages/files/temporary_files.h"
 
 namespace ckpt {
 

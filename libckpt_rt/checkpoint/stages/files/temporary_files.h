@@ -12,7 +12,7 @@
 
 #include "base/memory/arena.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/checkpoint/stages/saved_files_directory.h"
+#include "libckpt_rt/checkpoint/stages/files/saved_files_directory.h"
 
 namespace ckpt {
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/checkpoint/stages/temporary_files.h"
+#include "libckpt_rt/checkpoint/stages/files/temporary_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

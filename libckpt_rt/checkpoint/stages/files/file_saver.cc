@@ -1,4 +1,4 @@
-#include "libckpt_rt/checkpoint/stages/file_saver.h"
+#include "libckpt_rt/checkpoint/stages/files/file_saver.h"
 
 #include <errno.h>
 #include <fcntl.h>

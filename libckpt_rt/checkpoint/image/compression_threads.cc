@@ -1,4 +1,4 @@
-#include "libckpt_rt/checkpoint/compression_threads.h"
+#include "libckpt_rt/checkpoint/image/compression_threads.h"
 
 #include <sys/mman.h>
 
