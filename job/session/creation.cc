@@ -4,7 +4,7 @@
 
 #include "base/memory/fork_path.h"
 #include "base/sys.h"
-#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/preload_rules.h"
 

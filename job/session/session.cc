@@ -17,7 +17,7 @@
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"
-#include "libckpt_rt/core/threads/urgency.h"
+#include "libckpt_rt/core/threads/of_ours/urgency.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

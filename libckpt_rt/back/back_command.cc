@@ -15,7 +15,7 @@
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

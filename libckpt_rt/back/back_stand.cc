@@ -10,7 +10,7 @@
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/settings/user_settings.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"

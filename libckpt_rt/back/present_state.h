@@ -9,9 +9,9 @@
 #include "libckpt_rt/checkpoint/image/image_history.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/requests.h"
-#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/fork/own_page.h"
 #include "libckpt_rt/core/process/statistics.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/protect/watch.h"
 
 namespace ckpt {

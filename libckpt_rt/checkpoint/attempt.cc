@@ -26,10 +26,10 @@
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/kernel/task_list.h"
-#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/fork/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -10,7 +10,7 @@
 #include "libckpt_rt/checkpoint/stages/memory/mapping_limit.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/loading.h"
-#include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/seccomp/seccomp_state.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"

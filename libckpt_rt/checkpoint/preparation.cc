@@ -12,7 +12,7 @@
 #include "job/format/wire.h"
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
-#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/settings/user_settings.h"

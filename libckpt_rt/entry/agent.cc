@@ -16,7 +16,7 @@
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/threads/late_signals.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/protect/watch.h"

@@ -9,7 +9,7 @@
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/preparation.h"
-#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/stop/critical_section.h"

@@ -1,5 +1,5 @@
 // What a child of the program has of its parent's state, put right.
-#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork/child.h"
 
 #include <linux/kcmp.h>
 
@@ -15,12 +15,12 @@
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/process/fork_hold.h"
+#include "libckpt_rt/core/process/fork/fork_hold.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"

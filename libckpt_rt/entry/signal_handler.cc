@@ -5,7 +5,7 @@
 
 #include "base/memory/fork_path.h"
 #include "base/protocol/control_protocol.h"
-#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"

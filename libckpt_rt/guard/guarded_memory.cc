@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "base/sys.h"
-#include "libckpt_rt/core/process/own_filters.h"
+#include "libckpt_rt/core/process/seccomp/own_filters.h"
 #include "libckpt_rt/core/threads/processor_time.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/addresses/many_messages.h"

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/protect/write_protect.h"

@@ -14,7 +14,7 @@
 #include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/own_files.h"
-#include "libckpt_rt/core/threads/urgency.h"
+#include "libckpt_rt/core/threads/of_ours/urgency.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/core/preload_rules.h"

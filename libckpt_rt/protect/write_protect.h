@@ -42,7 +42,7 @@
 #include "base/units.h"
 #include "copier/copier.h"
 #include "libckpt_rt/core/kernel/kernel_copy.h"
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 #include "libckpt_rt/protect/armed_memory.h"
 #include "libckpt_rt/protect/arming.h"
 

@@ -83,8 +83,8 @@
 #include "base/result.h"
 #include "libckpt_rt/capture/process/process_timers.h"
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"
+#include "libckpt_rt/core/threads/of_ours/urgency.h"
 #include "libckpt_rt/core/threads/thread_context.h"
-#include "libckpt_rt/core/threads/urgency.h"
 
 namespace ckpt {
 

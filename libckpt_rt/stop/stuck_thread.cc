@@ -8,7 +8,7 @@
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/directory/log.h"
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -1,4 +1,4 @@
-"""Which of our threads goes before the program's, and when (libckpt_rt/core/threads/urgency.h)."""
+"""Which of our threads goes before the program's, and when (libckpt_rt/core/threads/of_ours/urgency.h)."""
 
 import contextlib
 import signal

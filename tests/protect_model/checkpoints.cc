@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/protect/watch.h"

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "copier/copier.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/guard/record.h"
 #include "tests/protect_model/stand_ins.h"
 

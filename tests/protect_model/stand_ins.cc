@@ -4,7 +4,7 @@
 
 #include "base/settings/settings.h"
 #include "libckpt_rt/capture/futex_words.h"
-#include "libckpt_rt/core/threads/urgency.h"
+#include "libckpt_rt/core/threads/of_ours/urgency.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/stop/stop_world.h"
 

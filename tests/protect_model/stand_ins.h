@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 
 namespace ckpt::test::stand_ins {
 

@@ -15,7 +15,7 @@
 #include <iterator>
 #include <thread>
 
-#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 
 namespace ckpt {

@@ -1,6 +1,6 @@
 // The threads that are in fork(2), as fork_hold counts them: also those of processes that share the memory,
 // and are killed.
-#include "libckpt_rt/core/process/fork_hold.h"
+#include "libckpt_rt/core/process/fork/fork_hold.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/fork/own_page.h"
 
 namespace ckpt {
 namespace {

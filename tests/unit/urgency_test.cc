@@ -1,5 +1,5 @@
 // What a thread of ours has taken to go before the program's, it and a child that it forks give back.
-#include "libckpt_rt/core/threads/urgency.h"
+#include "libckpt_rt/core/threads/of_ours/urgency.h"
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>

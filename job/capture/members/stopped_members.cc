@@ -7,7 +7,7 @@
 
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {

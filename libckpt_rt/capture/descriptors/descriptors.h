@@ -27,7 +27,7 @@
 #include "image/format/records/descriptor_records.h"
 #include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
-#include "libckpt_rt/core/threads/other_threads.h"
+#include "libckpt_rt/core/threads/of_ours/other_threads.h"
 
 namespace ckpt {
 

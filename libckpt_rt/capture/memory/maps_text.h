@@ -24,7 +24,7 @@
 #include "base/memory/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "libckpt_rt/core/threads/other_threads.h"
+#include "libckpt_rt/core/threads/of_ours/other_threads.h"
 
 namespace ckpt {
 

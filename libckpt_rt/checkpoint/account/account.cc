@@ -1,7 +1,7 @@
 #include "libckpt_rt/checkpoint/account/account.h"
 
 #include "base/sys.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

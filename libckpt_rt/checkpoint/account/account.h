@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "libckpt_rt/core/threads/thread_times.h"
+#include "libckpt_rt/core/threads/of_ours/thread_times.h"
 
 namespace ckpt {
 

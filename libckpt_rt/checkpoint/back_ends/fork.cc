@@ -19,9 +19,9 @@
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/core/kernel/current_processor.h"
-#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/fork/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

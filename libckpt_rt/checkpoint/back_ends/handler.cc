@@ -7,7 +7,7 @@
 #include "base/checks/named_points.h"
 #include "base/memory/page_runs.h"
 #include "libckpt_rt/core/directory/log.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/core/preload_rules.h"

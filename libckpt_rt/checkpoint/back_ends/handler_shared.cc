@@ -8,7 +8,7 @@
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/core/directory/log.h"
-#include "libckpt_rt/core/process/fork_hold.h"
+#include "libckpt_rt/core/process/fork/fork_hold.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

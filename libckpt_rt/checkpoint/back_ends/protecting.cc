@@ -12,7 +12,7 @@
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/directory/log.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

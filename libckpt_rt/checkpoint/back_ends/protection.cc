@@ -6,7 +6,7 @@
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
-#include "libckpt_rt/core/threads/urgency.h"
+#include "libckpt_rt/core/threads/of_ours/urgency.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -12,7 +12,7 @@
 
 #include "base/locks/futex.h"
 #include "image/write/compress/helper_threads.h"
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 
 namespace ckpt {
 

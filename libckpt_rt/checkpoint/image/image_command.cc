@@ -14,7 +14,7 @@
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -10,7 +10,7 @@
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
-#include "libckpt_rt/core/process/fork_hold.h"
+#include "libckpt_rt/core/process/fork/fork_hold.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/preload_rules.h"

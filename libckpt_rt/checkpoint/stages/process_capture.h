@@ -13,7 +13,7 @@
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/image/meta.h"
-#include "libckpt_rt/core/threads/other_threads.h"
+#include "libckpt_rt/core/threads/of_ours/other_threads.h"
 
 namespace ckpt {
 

@@ -9,7 +9,7 @@
 
 #include <atomic>
 
-#include "libckpt_rt/core/threads/other_threads.h"
+#include "libckpt_rt/core/threads/of_ours/other_threads.h"
 #include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {

@@ -8,7 +8,7 @@
 #include "base/checks/named_points.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/current_processor.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -15,7 +15,7 @@
 #include "copier/filled_queue.h"
 #include "image/write/image_sink.h"
 #include "libckpt_rt/checkpoint/stages/memory/eager_copies.h"
-#include "libckpt_rt/core/threads/other_threads.h"
+#include "libckpt_rt/core/threads/of_ours/other_threads.h"
 
 namespace ckpt {
 

@@ -1,7 +1,7 @@
 // New processes: hooks::before_fork() is called in the parent before the fork, and hooks::after_fork() behind
 // it, whether there is a child or not. hooks::in_child_after_fork() is called in the child of fork(). (A
-// child of clone() without CLONE_VM finds out by a page that is empty in it: core/process/own_page.h. A child
-// of vfork() shares our memory until it executes another program.)
+// child of clone() without CLONE_VM finds out by a page that is empty in it: core/process/fork/own_page.h. A
+// child of vfork() shares our memory until it executes another program.)
 #include <unistd.h>
 
 #include "libckpt_rt/core/hooks.h"

@@ -4,7 +4,7 @@
 
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/process/own_filters.h"
+#include "libckpt_rt/core/process/seccomp/own_filters.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"

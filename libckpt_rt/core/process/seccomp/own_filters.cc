@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/process/own_filters.h"
+#include "libckpt_rt/core/process/seccomp/own_filters.h"
 
 #include <errno.h>
 #include <linux/capability.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/threads/thread_times.h"
+#include "libckpt_rt/core/threads/of_ours/thread_times.h"
 
 #include <fmt/core.h>
 

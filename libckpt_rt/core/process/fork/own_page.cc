@@ -1,10 +1,10 @@
-#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/fork/own_page.h"
 
 #include <sys/mman.h>
 
 #include "base/memory/fork_path.h"
 #include "base/memory/own_place.h"
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::own_page {

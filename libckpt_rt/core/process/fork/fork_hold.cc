@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/process/fork_hold.h"
+#include "libckpt_rt/core/process/fork/fork_hold.h"
 
 #include <errno.h>
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/memory/fork_path.h"
 #include "libckpt_rt/core/kernel/task_list.h"
-#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/fork/own_page.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::fork_hold {

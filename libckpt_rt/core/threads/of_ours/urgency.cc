@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/threads/urgency.h"
+#include "libckpt_rt/core/threads/of_ours/urgency.h"
 
 #include <errno.h>
 

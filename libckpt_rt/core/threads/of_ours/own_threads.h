@@ -1,7 +1,7 @@
 // The threads of ours that may exist in the program, each while there is something for it to do.
 //
 // Owner:     libckpt_rt: one object in its data. An image holds it; a restarted process gets new blocks,
-//            which lie behind the own page (core/process/own_page.h).
+//            which lie behind the own page (core/process/fork/own_page.h).
 // Callers:   forget(): a forked child, and the leader of a restart. The agent starts and ends the threads;
 //            the agent itself is started by entry/agent.cc.
 #pragma once
@@ -9,7 +9,7 @@
 #include <iterator>
 #include <span>
 
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 
 namespace ckpt {
 

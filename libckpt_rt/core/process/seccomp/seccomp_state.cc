@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/seccomp/seccomp_state.h"
 
 #include "libckpt_rt/core/preload_rules.h"
 

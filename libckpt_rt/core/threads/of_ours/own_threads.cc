@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/threads/of_ours/own_threads.h"
 
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/threads/raw_thread.h"
+#include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 
 #include <linux/close_range.h>
 #include <linux/sched.h>

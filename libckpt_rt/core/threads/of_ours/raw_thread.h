@@ -11,7 +11,7 @@
 
 #include "base/locks/futex.h"
 #include "base/units.h"
-#include "libckpt_rt/core/threads/thread_times.h"
+#include "libckpt_rt/core/threads/of_ours/thread_times.h"
 
 // raw_thread.S: clone(2) whose child calls fn(arg) on the new stack and exits.
 extern "C" long ckpt_clone_thread(unsigned long flags, void* stack_top, int* parent_tid, void* child_tid,

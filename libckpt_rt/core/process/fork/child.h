@@ -12,7 +12,7 @@
 // Never:     allocates, touches errno.
 #pragma once
 
-#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/fork/own_page.h"
 
 namespace ckpt {
 
