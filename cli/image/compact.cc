@@ -13,7 +13,7 @@
 #include "image/read/sources/image_catalog.h"
 #include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 
 namespace ckpt::cli {
 

@@ -13,7 +13,7 @@
 #include "cli/text/text_out.h"
 #include "image/read/sources/image_catalog.h"
 #include "image/read/sources/reading_key.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/directory/job_directory.h"
 
 namespace ckpt::cli {

@@ -19,7 +19,7 @@
 #include "cluster/keeper/keeper_memory.h"
 #include "cluster/keeper/keeper_server.h"
 #include "image/format/keeper_client.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 
 namespace ckpt::cli {
 

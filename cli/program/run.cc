@@ -27,7 +27,7 @@
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 #include "cluster/keeper/striping.h"
-#include "image/format/image_key.h"
+#include "image/format/encryption/image_key.h"
 #include "plugins/trusted.h"
 
 namespace ckpt::cli {

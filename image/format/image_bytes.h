@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "image/format/block_cipher.h"
+#include "image/format/encryption/block_cipher.h"
 
 namespace ckpt {
 

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/settings/settings.h"
-#include "image/format/block_cipher.h"
+#include "image/format/encryption/block_cipher.h"
 #include "image/format/image_format.h"
 #include "image/write/backend/file_backend.h"
 #include "image/write/backend/ring_guard.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/capture/coordinator/coordinator.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"

@@ -12,7 +12,7 @@
 
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "image/format/image_key.h"
+#include "image/format/encryption/image_key.h"
 #include "job/format/job_name.h"
 
 namespace ckpt::job {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/format/job_name.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"

@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 
 #include "base/clock.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "libckpt_rt/core/directory/log.h"

@@ -2,7 +2,7 @@
 
 #include "base/checks/named_points.h"
 #include "base/clock.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/memory/own_place.h"
 #include "base/protocol/control_protocol.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"

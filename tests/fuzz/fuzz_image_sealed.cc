@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "image/format/block_cipher.h"
+#include "image/format/encryption/block_cipher.h"
 #include "image/read/sources/reading_key.h"
 #include "tests/fuzz/image_mutator.h"
 #include "tests/fuzz/verdict.h"

@@ -7,7 +7,7 @@
 
 #include "image/read/image_chain.h"
 #include "image/read/saved_memory.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "tests/image/exercise_reader.h"
 #include "tests/image/image_fixture.h"
 #include "tests/image/reseal.h"

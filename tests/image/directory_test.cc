@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "image/write/backend/pwritev_backend.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
+#include "image/write/directory/saved_files.h"
 #include "image/write/image_file.h"
-#include "image/write/saved_files.h"
 #include "tests/image/image_fixture.h"
 
 namespace ckpt {

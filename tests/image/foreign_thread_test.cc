@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "tests/image/image_fixture.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -17,7 +17,7 @@
 #include "image/read/sources/image_catalog.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/backend/pwritev_backend.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "tests/image/faulty_backend.h"
 #include "tests/image/image_fixture.h"
 

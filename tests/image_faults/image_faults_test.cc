@@ -14,7 +14,7 @@
 #include "image/read/saved_memory.h"
 #include "image/read/sources/image_catalog.h"
 #include "image/read/sources/reading_key.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "tests/image/image_fixture.h"
 #include "tests/image_faults/call_faults.h"
 

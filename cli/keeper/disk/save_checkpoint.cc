@@ -22,7 +22,7 @@
 #include "image/read/manifest.h"
 #include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/directory/job_directory.h"
 #include "job/format/job_hold.h"
 

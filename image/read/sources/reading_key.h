@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "image/format/image_key.h"
+#include "image/format/encryption/image_key.h"
 
 namespace ckpt {
 

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "image/format/block_cipher.h"
+#include "image/format/encryption/block_cipher.h"
 #include "image/write/backend/write_queue.h"
 #include "image/write/image_output.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/memory/arena.h"
 #include "base/raii_fd.h"
-#include "image/format/image_key.h"
+#include "image/format/encryption/image_key.h"
 #include "job/capture/channel.h"
 #include "job/capture/coordinator/descriptions.h"
 #include "job/capture/coordinator/manifest_writer.h"

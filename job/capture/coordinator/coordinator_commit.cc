@@ -9,7 +9,7 @@
 
 #include "base/checks/named_points.h"
 #include "image/format/image_probe.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/directory/log.h"

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "image/format/records/terminal_records.h"
-#include "image/write/saved_files.h"
+#include "image/write/directory/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
 #include "libckpt_rt/capture/descriptors/note.h"

@@ -6,7 +6,7 @@
 
 #include "base/settings/settings.h"
 #include "image/write/direct_sink.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "image/write/job_stream_output.h"
 #include "libckpt_rt/checkpoint/image/compression_threads.h"
 #include "libckpt_rt/checkpoint/image/image_command.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/memory/fork_path.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"

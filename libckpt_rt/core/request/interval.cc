@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/memory/fork_path.h"
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"

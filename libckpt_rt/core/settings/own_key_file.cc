@@ -7,7 +7,7 @@
 #include "base/memory/fork_path.h"
 #include "base/memory/large_table.h"
 #include "base/sys.h"
-#include "image/format/image_key.h"
+#include "image/format/encryption/image_key.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "image/write/saved_files.h"
+#include "image/write/directory/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
 #include "libckpt_rt/capture/descriptors/proc.h"

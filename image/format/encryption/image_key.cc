@@ -1,4 +1,4 @@
-#include "image/format/image_key.h"
+#include "image/format/encryption/image_key.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "image/write/saved_files.h"
+#include "image/write/directory/saved_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,8 +7,8 @@
 
 #include <cstddef>
 
-#include "image/format/image_key.h"
-#include "image/format/sealed_format.h"
+#include "image/format/encryption/image_key.h"
+#include "image/format/encryption/sealed_format.h"
 
 namespace ckpt {
 

@@ -9,8 +9,8 @@
 
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "image/format/encryption/image_key.h"
 #include "image/format/image_format.h"
-#include "image/format/image_key.h"
 #include "image/format/image_name.h"
 
 namespace ckpt {

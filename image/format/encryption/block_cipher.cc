@@ -1,4 +1,4 @@
-#include "image/format/block_cipher.h"
+#include "image/format/encryption/block_cipher.h"
 
 #include <sodium.h>
 

@@ -1,4 +1,4 @@
-#include "image/write/image_directory.h"
+#include "image/write/directory/image_directory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +15,8 @@
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
 #include "image/format/keeper_client.h"
+#include "image/write/directory/saved_files.h"
 #include "image/write/image_file.h"
-#include "image/write/saved_files.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
