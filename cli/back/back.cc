@@ -11,7 +11,7 @@
 #include "cli/back/commands.h"
 #include "cli/back/job/job_back.h"
 #include "cli/back/process_back.h"
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"

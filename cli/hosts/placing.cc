@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/sockets/job_addresses.h"
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 #include "cli/keeper/host_keeper.h"
 #include "cli/text/failure.h"
 #include "image/read/image_reader.h"

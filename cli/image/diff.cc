@@ -3,10 +3,10 @@
 
 #include "cli/image/commands.h"
 #include "cli/image/image_diff.h"
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
+#include "cli/image/jobs/unpacked.h"
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"
-#include "cli/image/unpacked.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"

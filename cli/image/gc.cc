@@ -6,7 +6,7 @@
 
 #include "base/settings/settings.h"
 #include "cli/image/commands.h"
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"

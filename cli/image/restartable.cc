@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 #include "cli/starting/run_command.h"
 #include "cli/text/failure.h"
 #include "image/read/image_reader.h"

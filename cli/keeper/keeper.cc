@@ -11,7 +11,7 @@
 
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings.h"
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 #include "cli/keeper/commands.h"
 #include "cli/keeper/disk/disk_watch.h"
 #include "cli/keeper/exchange_process.h"

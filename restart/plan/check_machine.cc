@@ -8,7 +8,7 @@
 #include "base/protocol/restart_protocol.h"
 #include "restart/plan/memory/address_space.h"
 #include "restart/plan/memory/memory_plan.h"
-#include "restart/plan/old_vdso.h"
+#include "restart/plan/vdso/old_vdso.h"
 
 namespace ckpt {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/result.h"
 #include "image/read/image_chain.h"
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 
 namespace ckpt {
 

@@ -14,7 +14,7 @@
 #include "restart/plan/check_files.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 
 namespace ckpt {
 

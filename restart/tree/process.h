@@ -13,7 +13,7 @@
 #include "restart/feed/feeder.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 #include "restart/reports/report.h"
 #include "restart/tree/job.h"
 

@@ -18,7 +18,7 @@
 #include "base/machine/cpu_features.h"
 #include "base/protocol/restart_protocol.h"
 #include "image/format/records/descriptor_records.h"
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 
 extern "C" const std::byte ckpt_guest_begin[], ckpt_guest_end[];
 

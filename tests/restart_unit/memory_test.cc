@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "made_image.h"
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 
 namespace ckpt {
 namespace {

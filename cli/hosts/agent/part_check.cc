@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "cli/hosts/job/hosts_manifest.h"
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 #include "cli/image/restartable.h"
 #include "cli/keeper/host_keeper.h"
 #include "cli/text/text_out.h"

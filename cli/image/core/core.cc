@@ -5,8 +5,8 @@
 
 #include "cli/image/commands.h"
 #include "cli/image/core/elf_core.h"
+#include "cli/image/jobs/unpacked.h"
 #include "cli/image/key_option.h"
-#include "cli/image/unpacked.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"

@@ -185,7 +185,7 @@ Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
     if (!m.is_vdso_part()) write_mapping(s, m, meta);
   }
   if (!s.map->vdso.empty()) {
-    // Under another kernel the saved code is led to that kernel's own (restart/plan/old_vdso.cc).
+    // Under another kernel the saved code is led to that kernel's own (restart/plan/vdso/old_vdso.cc).
     std::span code(s.map->vdso.start.as<const std::byte>(), s.map->vdso.size());
     meta.record(RecordType::kFileContent, FileContentRecord{0, 0, kVdsoContentObject, 0, code.size()}, code);
   }

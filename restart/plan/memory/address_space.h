@@ -1,6 +1,6 @@
 // Ranges of addresses: what ckpt-restart itself has mapped, and where room is for the restorer.
 //
-// Owner:     restart. Callers: restorer_range.cc, restart/plan/vdso.cc; one thread.
+// Owner:     restart. Callers: restorer_range.cc, restart/plan/vdso/vdso.cc; one thread.
 // Never:     maps anything: it only finds room.
 #pragma once
 

@@ -16,7 +16,7 @@
 #include "base/sys.h"
 #include "restart/plan/credentials.h"
 #include "restart/plan/memory/address_space.h"
-#include "restart/plan/old_vdso.h"
+#include "restart/plan/vdso/old_vdso.h"
 #include "restart/restorer/restorer_blob.h"
 
 namespace ckpt {

@@ -17,7 +17,7 @@
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 #include "restart/reports/report.h"
 #include "restart/restorer/restorer_args.h"
 

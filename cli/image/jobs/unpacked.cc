@@ -1,4 +1,4 @@
-#include "cli/image/unpacked.h"
+#include "cli/image/jobs/unpacked.h"
 
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "restart/plan/old_vdso.h"
+#include "restart/plan/vdso/old_vdso.h"
 
 #include <asm/unistd.h>
 #include <sys/utsname.h>

@@ -1,4 +1,4 @@
-#include "cli/image/ls_hosts.h"
+#include "cli/image/jobs/ls_hosts.h"
 
 #include <fmt/ranges.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/protocol/keeper_protocol.h"
-#include "cli/image/job_images.h"
+#include "cli/image/jobs/job_images.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
 #include "job/format/job_name.h"

@@ -1,4 +1,4 @@
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 
 #include <elf.h>
 

@@ -12,7 +12,7 @@
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
-#include "restart/plan/vdso.h"
+#include "restart/plan/vdso/vdso.h"
 
 namespace ckpt {
 
