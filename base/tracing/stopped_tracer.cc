@@ -16,6 +16,8 @@
 
 #include <errno.h>
 
+#include <cstring>
+
 #include "base/files/directory_scan.h"
 #include "base/tracing/trace_calls.h"
 #include "base/preload_rules.h"
@@ -25,7 +27,6 @@ namespace ckpt {
 namespace {
 
 using trace::bit_of;
-using trace::ProcText;
 
 constexpr int kSetxidSignal = 33;  // libc's, by which some threads are stopped (libckpt_rt/stop/stop_world.h)
 constexpr int kSystemCallStop = SIGTRAP | 0x80;
@@ -41,7 +42,7 @@ bool is_thread_of_ours(int pid, int tid, uint64_t blocked, int signal) {
 
 // The range of addresses at which the process has the library's code.
 void find_library(int pid, uint64_t& start, uint64_t& end) {
-  const trace::ProcFile maps(pid, "/maps");
+  const ProcFile maps(pid, "/maps");
   char text[8192];
   size_t have = 0;
   start = end = 0;
@@ -54,8 +55,8 @@ void find_library(int pid, uint64_t& start, uint64_t& end) {
     for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
       const std::string_view line = read.substr(done, line_end - done);
       if (line.find(" r-xp ") == line.npos || line.find("/libckpt_rt.so") == line.npos) continue;
-      if (start == 0) start = trace::to_number(line, 16);
-      end = trace::to_number(line.substr(line.find('-') + 1), 16);
+      if (start == 0) start = to_number(line, 16);
+      end = to_number(line.substr(line.find('-') + 1), 16);
     }
     have -= done;
     if (have == sizeof(text)) have = 0;  // no line of ours is as long
@@ -91,12 +92,12 @@ void StoppedTracer::remove(int tid) {
 // Seizes the threads that are listed and not traced yet. any: there were some.
 long StoppedTracer::seize_listed(int process, bool& any) {
   const int pid = processes_[process].pid;
-  const trace::ProcFile tasks(pid, "/task");
+  const ProcFile tasks(pid, "/task");
   if (tasks.fd() < 0) return -ESRCH;
   any = false;
   long error = 0;
   const long listed = scan_directory(tasks.fd(), [&](std::string_view name) {
-    const int tid = static_cast<int>(trace::to_number(name, 10));
+    const int tid = static_cast<int>(to_number(name, 10));
     if (tid == 0 || error != 0 || find(tid) != nullptr) return;
     const char state = ProcText(pid, tid, "/status").state();
     if (state == 'Z' || state == 'X' || state == '\0') return;
@@ -294,7 +295,7 @@ bool StoppedTracer::is_in_linker(const Thread& t) const {
   size_t at = stat.text().rfind(')');
   for (int field = 2; field < 28 && at != stat.text().npos; ++field) at = stat.text().find(' ', at + 1);
   if (linker == 0 || at == stat.text().npos) return false;
-  const uint64_t start = trace::to_number(stat.text().substr(at + 1), 10);
+  const uint64_t start = to_number(stat.text().substr(at + 1), 10);
   if (registers.rsp == start) return is_there(registers.rip);  // before its first instruction
   uint64_t word = 0;
   return trace::call(PTRACE_PEEKDATA, t.tid, start - sizeof(word), reinterpret_cast<uint64_t>(&word)) == 0 &&

@@ -1,31 +1,21 @@
 #include "libckpt_rt/entry/child_notices.h"
 
 #include <errno.h>
-#include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 
-#include <string_view>
-
+#include "base/files/task_text.h"
 #include "base/sys.h"
-#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::child_notices {
 namespace {
 
-// As in /proc/PID/stat; '\0': it cannot be read.
-char state_of(int pid) {
-  char path[32], text[512];
-  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/stat", pid).out = '\0';
-  const long n = read_small_file(path, text, sizeof(text));
-  const std::string_view all(text, n > 0 ? static_cast<size_t>(n) : 0);
-  const size_t name_end = all.rfind(')');
-  return name_end == all.npos || name_end + 2 >= all.size() ? '\0' : all[name_end + 2];
-}
+// As in /proc/PID/status; '\0': it cannot be read.
+char state_of(int pid) { return ProcText(pid, 0, "/status").state(); }
 
 // No child of ours any more, or not of this job; stopped itself; or not to be told where it is.
 bool may_be_stopped(int pid) {
@@ -64,17 +54,7 @@ void await_notice(int pid) {
 
 // A signal waits for the whole process.
 bool has_pending(int pid, int signal) {
-  char path[32], text[4096];
-  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/status", pid).out = '\0';
-  const long n = read_small_file(path, text, sizeof(text));
-  const std::string_view all(text, n > 0 ? static_cast<size_t>(n) : 0);
-  constexpr std::string_view kMark = "\nShdPnd:\t";
-  size_t at = all.find(kMark);
-  if (at == all.npos) return false;
-  uint64_t set = 0;
-  for (at += kMark.size(); at < all.size() && all[at] != '\n'; ++at)
-    set = set << 4 | static_cast<uint64_t>(all[at] <= '9' ? all[at] - '0' : all[at] - 'a' + 10);
-  return (set >> (signal - 1) & 1) != 0;
+  return (ProcText(pid, 0, "/status").number("\nShdPnd:\t", 16) >> (signal - 1) & 1) != 0;
 }
 
 bool is_alive(int pid) {

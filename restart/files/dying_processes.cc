@@ -8,14 +8,15 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include <fmt/core.h>
 
 #include "base/clock.h"
+#include "base/files/task_text.h"
 #include "base/raii_fd.h"
 
 namespace ckpt {
@@ -24,24 +25,16 @@ namespace {
 constexpr uint64_t kKill = uint64_t{1} << (SIGKILL - 1);
 constexpr unsigned long kExitingFlag = 0x00000004;  // PF_EXITING, in /proc/PID/stat
 
-// The mask behind `name` in a file like /proc/PID/status. 0: there is none.
-uint64_t mask_in(const std::string& path, const char* name) {
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind(name, 0) == 0)
-      return std::strtoull(line.c_str() + std::char_traits<char>::length(name), nullptr, 16);
-  }
-  return 0;
+bool is_to_be_killed(int pid, int tid, const char* key) {
+  return (ProcText(pid, tid, "/status").number(key, 16) & kKill) != 0;
 }
 
-bool is_exiting(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
+bool is_exiting(int pid, int tid) {
+  const ProcText stat(pid, tid, "/stat");
   // Behind the name: state, five numbers, flags.
-  size_t at = line.rfind(')');
-  for (int space = 0; space < 7 && at != line.npos; ++space) at = line.find(' ', at + 1);
-  return at != line.npos && (std::strtoul(line.c_str() + at, nullptr, 10) & kExitingFlag) != 0;
+  size_t at = stat.text().rfind(')');
+  for (int space = 0; space < 7 && at != std::string_view::npos; ++space) at = stat.text().find(' ', at + 1);
+  return at != std::string_view::npos && (to_number(stat.text().substr(at), 10) & kExitingFlag) != 0;
 }
 
 // Readable when all threads have ended.
@@ -54,15 +47,15 @@ bool has_ended(int pidfd, int timeout_ms) {
 
 bool is_dying(int pid, int pidfd) {
   if (has_ended(pidfd, 0)) return false;
-  const std::string process = fmt::format("/proc/{}/", pid);
   // Of the whole process: stays there until the end. The kernel hands a copy to each thread, which takes it.
-  if ((mask_in(process + "status", "ShdPnd:") & kKill) != 0) return true;
-  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir((process + "task").c_str()), closedir);
+  if (is_to_be_killed(pid, 0, "\nShdPnd:\t")) return true;
+  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir(fmt::format("/proc/{}/task", pid).c_str()),
+                                                  closedir);
   bool any = false;
   for (const dirent* e; tasks != nullptr && (e = readdir(tasks.get())) != nullptr;) {
     if (e->d_name[0] == '.') continue;
-    const std::string task = process + "task/" + e->d_name + "/";
-    if (!is_exiting(task + "stat") && (mask_in(task + "status", "SigPnd:") & kKill) == 0) return false;
+    const int tid = std::atoi(e->d_name);
+    if (!is_exiting(pid, tid) && !is_to_be_killed(pid, tid, "\nSigPnd:\t")) return false;
     any = true;
   }
   return any;

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/tracing/trace_calls.h"
+#include "base/files/task_text.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 
 namespace ckpt {
@@ -115,7 +115,7 @@ TEST(TaskList, MasksAreReadBehindManyGroupsAndNotFromTheName) {
     EXPECT_EQ(masks.blocked, 1ull << (SIGUSR1 - 1) | 1ull << (SIGUSR2 - 1));
     EXPECT_EQ(masks.thread, 1ull << (SIGUSR1 - 1));
     // As a tracer sees it.
-    const trace::ProcText status(getpid(), gettid(), "/status");
+    const ProcText status(getpid(), gettid(), "/status");
     EXPECT_EQ(status.state(), 'R');
     EXPECT_EQ(status.number("\nSigBlk:\t", 16), masks.blocked);
     EXPECT_EQ(status.number("\nSigPnd:\t", 16), masks.thread);
