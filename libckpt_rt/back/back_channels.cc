@@ -21,7 +21,6 @@ namespace ckpt {
 namespace {
 
 constexpr size_t kScratch = 4096;
-constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
 constexpr long kSendRoom = 32 << 20;
 
 // A process that can read a pipe can open its writing end too, unless its user has changed.
@@ -180,39 +179,21 @@ void BackRun::drain_all() {
 
 // A receiver with a small buffer takes little at a time, and a corked sender waits for more bytes. Where
 // draining takes long, both are changed until close_connections(). Not without need: a sender that has once
-// seen a large window later waits for more room than a small buffer ever has. SO_RCVLOWAT makes the buffer as
-// large as it asks for, beyond rmem_max and without a privilege, where the buffer is not locked
-// (socket_tcp.cc).
+// seen a large window later waits for more room than a small buffer ever has.
 void BackRun::open_connections() {
-  constexpr int kMuch = 1 << 30;
   for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {
     if (static_cast<BackDescriptor>(op.kind) != BackDescriptor::kDrain || op.a == 0) continue;
     OpenedConnection& c = opened_[opened_count_++];
-    c = {op.fd,
-         socket_option(op.fd, SOL_SOCKET, SO_RCVBUF),
-         socket_option(op.fd, SOL_SOCKET, kSoBufLock),
-         socket_option(op.fd, SOL_SOCKET, SO_RCVLOWAT),
-         socket_option(op.fd, IPPROTO_TCP, TCP_CORK),
-         socket_option(op.fd, IPPROTO_TCP, TCP_NODELAY)};
-    if (c.room_lock != 0) set_socket_option(op.fd, SOL_SOCKET, kSoBufLock, 0);
-    set_socket_option(op.fd, SOL_SOCKET, SO_RCVLOWAT, kMuch);
-    if (c.cork != 0) set_socket_option(op.fd, IPPROTO_TCP, TCP_CORK, 0);
-    if (c.no_delay == 0) set_socket_option(op.fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    c = {op.fd, ReceiveRoom(op.fd), {}};
+    c.room.enlarge();
+    c.held_back = send_at_once(op.fd);
   }
 }
 
 void BackRun::close_connections() {
   for (uint32_t i = 0; i < opened_count_; ++i) {
-    const OpenedConnection& c = opened_[i];
-    set_socket_option(c.fd, SOL_SOCKET, SO_RCVLOWAT, c.low);
-    if (c.room_lock != 0) {
-      set_socket_option(c.fd, SOL_SOCKET, SO_RCVBUF, c.room / 2);  // the kernel doubles what it is given
-      if (socket_option(c.fd, SOL_SOCKET, SO_RCVBUF) != c.room)
-        set_socket_option(c.fd, SOL_SOCKET, SO_RCVBUFFORCE, c.room / 2);
-      set_socket_option(c.fd, SOL_SOCKET, kSoBufLock, c.room_lock);
-    }
-    if (c.no_delay == 0) set_socket_option(c.fd, IPPROTO_TCP, TCP_NODELAY, 0);
-    if (c.cork != 0) set_socket_option(c.fd, IPPROTO_TCP, TCP_CORK, 1);
+    opened_[i].room.put_back();
+    hold_back_again(opened_[i].fd, opened_[i].held_back);
   }
 }
 

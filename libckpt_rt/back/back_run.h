@@ -18,6 +18,7 @@
 #pragma once
 
 #include "base/protocol/back_protocol.h"
+#include "base/sockets/opened_connection.h"
 #include "libckpt_rt/back/job_gate.h"
 #include "libckpt_rt/back/parked_threads.h"
 #include "libckpt_rt/back/present_state.h"
@@ -97,7 +98,8 @@ class BackRun {
   // A TCP connection lets through what it holds, at once.
   struct OpenedConnection {
     int fd;
-    int room, room_lock, low, cork, no_delay;
+    ReceiveRoom room;
+    HeldBack held_back;
   };
   void open_connections();
   void close_connections();

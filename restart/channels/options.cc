@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/sockets/job_addresses.h"
+#include "base/sockets/opened_connection.h"
 #include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
 
@@ -12,8 +13,6 @@
 
 namespace ckpt {
 namespace {
-
-constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
 
 bool is_early(int level, int name) {
   if (level == SOL_SOCKET) return name == SO_BINDTODEVICE || name == SO_MARK;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,6 +80,41 @@ int main(void) {
       while (recv(pair[1], &number, sizeof(number), MSG_DONTWAIT) == sizeof(number) && number == received)
         ++received;
       printf("%d", received);
+    } else if (is(line, "narrow")) {  // a TCP connection whose receiving end gets a small room later
+      const int listener = socket(AF_INET, SOCK_STREAM, 0), room = 4096;
+      struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+      socklen_t length = sizeof(name);
+      char c = 0;
+      pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+      if (bind(listener, (struct sockaddr*)&name, length) != 0 || listen(listener, 1) != 0 ||
+          getsockname(listener, (struct sockaddr*)&name, &length) != 0 ||
+          connect(pair[0], (struct sockaddr*)&name, length) != 0)
+        return 1;
+      pair[1] = accept(listener, NULL, NULL);
+      if (write(pair[0], &c, 1) != 1 || read(pair[1], &c, 1) != 1) return 1;
+      printf("%d", close(listener) | setsockopt(pair[1], SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)));
+    } else if (is(line, "flood")) {  // as much as both ends hold
+      static const char bytes[4096];
+      const int window = 3000;
+      struct tcp_info info = {0};
+      long sent = 0;
+      for (ssize_t n; (n = send(pair[0], bytes, sizeof(bytes), MSG_DONTWAIT)) > 0;) sent += n;
+      // The sender has found no room a few times, and looks again in half a second at the earliest.
+      for (socklen_t length = sizeof(info); info.tcpi_backoff < 2; usleep(1000))
+        if (getsockopt(pair[0], IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 1;
+      if (setsockopt(pair[1], IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window)) != 0) return 1;
+      printf("%d", sent > 0);
+    } else if (is(line, "room")) {  // of the end that receives: size, is it chosen, SO_RCVLOWAT, window
+      const int names[][2] = {{SOL_SOCKET, SO_RCVBUF},
+                              {SOL_SOCKET, 72},
+                              {SOL_SOCKET, SO_RCVLOWAT},
+                              {IPPROTO_TCP, TCP_WINDOW_CLAMP}};
+      for (int i = 0; i < 4; ++i) {
+        int value = -1;
+        socklen_t length = sizeof(value);
+        getsockopt(pair[1], names[i][0], names[i][1], &value, &length);
+        printf("%d ", value);
+      }
     } else if (is(line, "double")) {
       printf("%d", dup2(2, 100));
     } else if (is(line, "limit")) {  // soft or hard

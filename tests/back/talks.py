@@ -271,6 +271,15 @@ class BackJob(Talking):
         self.assertEqual(self.ask("send"), "sent")
         self.assertEqual(self.ask("hear"), "1 x")
 
+    def test_a_small_room_that_was_full_is_as_it_was(self):
+        """What waits is taken out through a larger room, where that takes long."""
+        self.assertEqual(self.ask("narrow"), "0")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("flood"), "1")
+        room = self.ask("room")
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("room"), room)
+
     def test_checkpoint_afterwards(self):
         self.ckpt("now", str(self.pid))
         self.ckpt("back", str(self.pid))

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/sockets/opened_connection.h"
 #include "cli/text/failure.h"
 #include "cli/text/json_lines.h"
 #include "restart/channels/hosts_plan.h"
@@ -16,17 +17,9 @@ namespace ckpt::cli {
 
 namespace {
 
-constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
-
 Error gave_up() {
   return make_error(ExitCode::kUnavailable, 0,
                     "the job's other hosts have given up, or this host's agent is gone");
-}
-
-int option(int fd, int level, int name) {
-  int value = 0;
-  socklen_t length = sizeof(value);
-  return getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
 }
 
 Result<ScopedFd> descriptor_of(int pidfd, int fd, const std::string& name) {
@@ -38,31 +31,20 @@ Result<ScopedFd> descriptor_of(int pidfd, int fd, const std::string& name) {
 }
 
 // What the exchange changes of a connection.
-struct Room {
-  int fd, bytes, lock, low, cork, no_delay;
-
-  explicit Room(int of)
-      : fd(of),
-        bytes(option(of, SOL_SOCKET, SO_RCVBUF)),
-        lock(option(of, SOL_SOCKET, kSoBufLock)),
-        low(option(of, SOL_SOCKET, SO_RCVLOWAT)),
-        cork(option(of, IPPROTO_TCP, TCP_CORK)),
-        no_delay(option(of, IPPROTO_TCP, TCP_NODELAY)) {
-    set_int(fd, SOL_SOCKET, kSoBufLock, 0);
-    if (cork != 0) set_int(fd, IPPROTO_TCP, TCP_CORK, 0);
-    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  }
+class ExchangedConnection {
+ public:
+  explicit ExchangedConnection(int fd) : fd_(fd), room_(fd), held_back_(send_at_once(fd)) {}
   void put_back() const {
-    set_int(fd, SOL_SOCKET, SO_RCVLOWAT, low);
-    // A connection of which nobody has set the room finds its own way, and may keep the larger one.
-    if (lock != 0) {
-      set_int(fd, SOL_SOCKET, SO_RCVBUF, bytes / 2);  // the kernel doubles what it is given
-      if (option(fd, SOL_SOCKET, SO_RCVBUF) != bytes) set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, bytes / 2);
-    }
-    set_int(fd, SOL_SOCKET, kSoBufLock, lock);
-    if (no_delay == 0) set_int(fd, IPPROTO_TCP, TCP_NODELAY, 0);
-    if (cork != 0) set_int(fd, IPPROTO_TCP, TCP_CORK, 1);
+    room_.put_back();
+    // QueueExchange has set a size, which locks it.
+    if (!room_.was_locked()) set_int(fd_, SOL_SOCKET, kSoBufLock, 0);
+    hold_back_again(fd_, held_back_);
   }
+
+ private:
+  int fd_;
+  ReceiveRoom room_;
+  HeldBack held_back_;
 };
 
 }  // namespace
@@ -133,16 +115,16 @@ Result<void> OtherHosts::check_nobody_waits(int pidfd, int fd, const std::string
 }
 
 Result<void> OtherHosts::give_back_queues(const std::function<bool()>& gives_up) {
-  std::vector<Room> rooms;
+  std::vector<ExchangedConnection> changed;
   std::vector<QueueExchange> all;
   for (const FarConnection& c : mine_) {
-    rooms.emplace_back(c.fd.get());
+    changed.emplace_back(c.fd.get());
     std::vector<Blob> queue;
     for (const auto& part : c.queue) queue.emplace_back(part);
     all.emplace_back(c.fd.get(), queue, c.name);
   }
   auto done = exchange_all(all, gives_up);
-  for (const Room& room : rooms) room.put_back();
+  for (const ExchangedConnection& connection : changed) connection.put_back();
   return done;
 }
 

@@ -16,8 +16,6 @@
 namespace ckpt {
 namespace {
 
-constexpr int kMuch = 1 << 30;
-constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
 // Without an acknowledgement: longer than the other host may take until it looks at its sockets. This time is
 // also longer than a few of the waits before a segment is sent again.
 constexpr int64_t kLongestSilence = 1'000'000'000;  // ns
@@ -25,47 +23,18 @@ constexpr int64_t kLongestSilence = 1'000'000'000;  // ns
 struct FarConnection {
   uint32_t socket;  // index in SocketLook::sockets
   int fd;           // borrowed
-  int room, lock, low, clamp, cork, no_delay;
-  bool lower;  // `low` is what was there before: nobody else had set it for the stop
+  ReceiveRoom room;
+  HeldBack held_back;
   int unsent;
 };
-
-// Several members may have the same socket, and make room in it at the same time. An option that a member
-// finds already set is another member's to put back.
-void make_room(FarConnection& one) {
-  one.room = socket_option(one.fd, SOL_SOCKET, SO_RCVBUF);
-  one.lock = socket_option(one.fd, SOL_SOCKET, kSoBufLock);
-  one.low = socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT);
-  one.clamp = socket_option(one.fd, IPPROTO_TCP, TCP_WINDOW_CLAMP);
-  one.cork = socket_option(one.fd, IPPROTO_TCP, TCP_CORK);
-  one.no_delay = socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY);
-  if (one.lock != 0) set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, 0);
-  set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, kMuch);
-  one.lower = one.low != socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT);  // the kernel has a largest
-  if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 0);
-  if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 1);
-}
-
-// What was set before.
-void put_back(const FarConnection& one) {
-  if (one.lower) set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, one.low);
-  if (one.lock != 0) {
-    set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUF, one.room / 2);  // the kernel doubles what it is given
-    if (socket_option(one.fd, SOL_SOCKET, SO_RCVBUF) != one.room)
-      set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUFFORCE, one.room / 2);
-    set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, one.lock);
-    set_socket_option(one.fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, one.clamp);
-  }
-  if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 0);
-  if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 1);
-}
 
 // Also where the checkpoint is given up.
 struct FarConnections {
   ArenaVector<FarConnection> list;
   ~FarConnections() {
     for (const FarConnection& one : list) {
-      put_back(one);
+      one.room.put_back();
+      hold_back_again(one.fd, one.held_back);
       sys::call(__NR_close, one.fd);
     }
   }
@@ -121,7 +90,10 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
       sys::call(__NR_close, one.fd);
       return arena_full();
     }
-    make_room(far.list.back());
+    FarConnection& added = far.list.back();
+    added.room = ReceiveRoom(added.fd);
+    added.room.enlarge();
+    added.held_back = send_at_once(added.fd);
   }
   // A connection that leads out of the job may never be drained: others do not wait for it for ever.
   int64_t last = now_ns();

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/bytes.h"
+#include "base/sockets/opened_connection.h"
 #include "image/format/records/descriptor_records.h"
 #include "libckpt_rt/capture/sockets/socket_diag.h"
 #include "libckpt_rt/core/kernel/descriptor_limit.h"
@@ -99,16 +100,9 @@ class ScopedPeekOffset {
 uint32_t who_connected(int socket);
 // kLinkWindowFirst, or 0.
 uint32_t window_came_first(int socket);
-// The options of a TCP sender that let it hold bytes back: until there are more (TCP_CORK), or until the
-// earlier ones are acknowledged (no TCP_NODELAY).
-struct HeldBack {
-  int cork, no_delay;
-};
-// Makes the sender send what it holds back; `held_back` gets its options. False: nothing is unsent, or
+// Makes the sender send what it holds back (hold_back_again() ends that). False: nothing is unsent, or
 // neither option holds it back.
 bool let_sender_send(int sender, HeldBack& held_back);
-// Puts the options back.
-void hold_back_again(int sender, const HeldBack& held_back);
 // Makes all that the other end has sent and that has not arrived arrive at `receiver`, and puts the
 // receiver's limits back. `sender`: the other end. False: it does not fit.
 bool pull_in_flight(int receiver, int sender);

@@ -18,10 +18,8 @@
 namespace ckpt {
 namespace {
 
-constexpr int kSoBufLock = 72;                 // SO_BUF_LOCK, Linux 5.14
 constexpr int64_t kLongestPull = 250'000'000;  // ns without a byte that arrives: more than the shortest wait
                                                // before a segment is sent again
-constexpr int kMuch = 1 << 30;
 
 bool tcp_facts(int socket, tcp_info& info) {
   info = {};
@@ -48,21 +46,11 @@ bool all_arrived(int receiver, int sender, uint64_t& arrived) {
   return from.tcpi_bytes_sent - from.tcpi_bytes_retrans == to.tcpi_bytes_received - (has_ended(to) ? 1 : 0);
 }
 
-}  // namespace
-
-namespace {
-
 // whole(arrived): true when all is there; arrived: a number that grows as bytes come.
 template <typename Whole>
 bool pull(int receiver, Whole whole) {
-  const int room = socket_option(receiver, SOL_SOCKET, SO_RCVBUF);
-  const int lock = socket_option(receiver, SOL_SOCKET, kSoBufLock);
-  const int low = socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT);
-  const int clamp = socket_option(receiver, IPPROTO_TCP, TCP_WINDOW_CLAMP);
-  // SO_RCVLOWAT makes room for what it asks for, beyond rmem_max and without a right, where the room is not
-  // locked.
-  if (lock != 0) set_socket_option(receiver, SOL_SOCKET, kSoBufLock, 0);
-  set_socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT, kMuch);
+  ReceiveRoom room(receiver);
+  room.enlarge();
   const ScopedPeekOffset offset(receiver);
   bool all = false;
   int64_t last = now_ns(CLOCK_MONOTONIC);
@@ -76,14 +64,7 @@ bool pull(int receiver, Whole whole) {
     before = arrived;
     if (now - last > kLongestPull) break;
   }
-  set_socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT, low);
-  if (lock != 0) {
-    set_socket_option(receiver, SOL_SOCKET, SO_RCVBUF, room / 2);  // the kernel doubles what it is given
-    if (socket_option(receiver, SOL_SOCKET, SO_RCVBUF) != room)
-      set_socket_option(receiver, SOL_SOCKET, SO_RCVBUFFORCE, room / 2);
-    set_socket_option(receiver, SOL_SOCKET, kSoBufLock, lock);
-    set_socket_option(receiver, IPPROTO_TCP, TCP_WINDOW_CLAMP, clamp);
-  }
+  room.put_back();
   return all;
 }
 
@@ -117,16 +98,8 @@ uint32_t window_came_first(int socket) {
 bool let_sender_send(int sender, HeldBack& held_back) {
   int unacknowledged = 0;
   if (sys::call(__NR_ioctl, sender, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return false;
-  held_back.cork = socket_option(sender, IPPROTO_TCP, TCP_CORK);
-  held_back.no_delay = socket_option(sender, IPPROTO_TCP, TCP_NODELAY);
-  if (held_back.cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 0);
-  if (held_back.no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 1);
-  return held_back.cork != 0 || held_back.no_delay == 0;
-}
-
-void hold_back_again(int sender, const HeldBack& held_back) {
-  if (held_back.no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 0);
-  if (held_back.cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 1);
+  held_back = send_at_once(sender);
+  return held_back.any();
 }
 
 bool pull_in_flight(int receiver, int sender) {

@@ -22,7 +22,6 @@
 namespace ckpt {
 namespace {
 
-constexpr int kSoBufLock = 72;      // SO_BUF_LOCK, Linux 5.14
 constexpr int kMultipathTcp = 262;  // IPPROTO_MPTCP, Linux 5.6
 
 constexpr char kUnaccepted[] =
