@@ -22,6 +22,16 @@ def error_of(call, *args):
     try: return str(call(*args))
     except OSError as e: return errno.errorcode[e.errno]
 
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        try: work()
+        finally: os._exit(0)
+    return pid
+
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.005)
+
 def option(s, level, name, size=4): return error_of(lambda: s.getsockopt(level, name, size).hex())
 
 def tell(name):
@@ -30,7 +40,7 @@ def tell(name):
 
 def live():
     tell('before')
-    while not os.path.exists('go'): time.sleep(0.005)
+    wait_for('go')
     tell('after')
     with open('last.tmp', 'w') as f: json.dump({k: v() for k, v in last.items()}, f)
     os.rename('last.tmp', 'last')
@@ -167,14 +177,6 @@ TREE = COMMON + r"""
 # As a directory service gives them: what /proc/PID/status says of signals lies far behind.
 if os.geteuid() == 0: os.setgroups(range(4_000_000_000, 4_000_000_500))
 facts['groups'] = lambda: sorted(os.getgroups())[-3:]
-def child(work):
-    pid = os.fork()
-    if pid == 0:
-        work()
-        os._exit(0)
-    return pid
-def wait_for(name):
-    while not os.path.exists(name): time.sleep(0.005)
 def waits():
     open('waits', 'w').close()
     wait_for('end')

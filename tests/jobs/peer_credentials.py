@@ -14,13 +14,6 @@ from odd_objects import COMMON, come_back
 PROGRAM = COMMON + r"""
 def maker_of(s): return struct.unpack('iII', s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
 
-def child(work):
-    pid = os.fork()
-    if pid == 0:
-        try: work()
-        finally: os._exit(0)
-    return pid
-
 def change_user():
     if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)
 

@@ -16,14 +16,6 @@ from odd_objects import COMMON, come_back
 
 PROGRAM = COMMON + r"""
 PASSPIDFD, THREAD = 76, os.O_EXCL
-def child(work):
-    pid = os.fork()
-    if pid == 0:
-        try: work()
-        finally: os._exit(0)
-    return pid
-def wait_for(name):
-    while not os.path.exists(name): time.sleep(0.005)
 def pair(kind=socket.SOCK_STREAM): return socket.socketpair(socket.AF_UNIX, kind)
 def send_fds(s, data, *fds): socket.send_fds(s, [data], fds)
 def is_ready(fd):
