@@ -6,6 +6,7 @@
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -149,6 +150,36 @@ Result<void> check_makeable(const SystemVRecord& r) {
       name_of(r), next_id_file(r), errno_name(errno));
 }
 
+// The caller's effective user and group for a moment, by the kernel's own calls: libc's would look for other
+// threads. Whoever may not change them stays what it is.
+class ScopedUser {
+ public:
+  ScopedUser(uint32_t uid, uint32_t gid) : uid_(geteuid()), gid_(getegid()) { become(gid, uid, true); }
+  ~ScopedUser() { become(gid_, uid_, false); }
+  ScopedUser(const ScopedUser&) = delete;
+  ScopedUser& operator=(const ScopedUser&) = delete;
+
+ private:
+  // Only the first user has the right to choose a group.
+  static void become(uint32_t gid, uint32_t uid, bool group_first) {
+    constexpr uint32_t kStay = ~0u;
+    if (group_first) syscall(SYS_setresgid, kStay, gid, kStay);
+    syscall(SYS_setresuid, kStay, uid, kStay);
+    if (!group_first) syscall(SYS_setresgid, kStay, gid, kStay);
+  }
+  uint32_t uid_, gid_;
+};
+
+// By the object's creator, whom no call changes later: a creator may always remove it, and the next restart
+// of the same image knows it by its creator (check_same()).
+// Negative: -errno.
+int make_as_creator(const SystemVRecord& r) {
+  const int flags = IPC_CREAT | IPC_EXCL | static_cast<int>(r.mode);
+  const ScopedUser creator(r.creator_uid, r.creator_gid);
+  const int id = is_set(r) ? semget(r.key, static_cast<int>(r.count), flags) : msgget(r.key, flags);
+  return id < 0 ? -errno : id;
+}
+
 // The kernel gives the number in next_id_file() to the next object that any process makes. If another process
 // is first, the number is written again.
 Result<void> make(const SystemVRecord& r) {
@@ -157,10 +188,12 @@ Result<void> make(const SystemVRecord& r) {
     ScopedFd next_id(open(next_id_file(r), O_WRONLY | O_CLOEXEC));
     const std::string number = fmt::format("{}", r.id);
     if (!next_id.valid() || write(next_id.get(), number.data(), number.size()) < 0) return check_makeable(r);
-    const int flags = IPC_CREAT | IPC_EXCL | static_cast<int>(r.mode);
-    const int id = is_set(r) ? semget(r.key, static_cast<int>(r.count), flags) : msgget(r.key, flags);
+    const int id = make_as_creator(r);
     if (id == r.id) return {};
-    if (id < 0) return failed(r, "cannot be made again");
+    if (id < 0) {
+      errno = -id;
+      return failed(r, "cannot be made again");
+    }
     if (is_set(r))
       semctl(id, 0, IPC_RMID);
     else

@@ -80,6 +80,10 @@ say([receive(2) for _ in range(2)] + [receive() for _ in range(4)])
 check(libc.semctl(sems, 0, RMID)); check(libc.msgctl(queue, RMID, None))
 """
 
+# The same objects, of another user and group than the program's.
+OF_ANOTHER = BOTH.replace("sems = ", f"os.setegid({NOBODY}); os.seteuid({NOBODY})\nsems = ", 1).replace(
+    "for n, v in", "os.seteuid(0); os.setegid(0)\nfor n, v in", 1)
+
 # Threads and a process that wait in semop, semtimedop, msgrcv and msgsnd when the checkpoint is taken.
 WAITING = COMMON + r"""
 sems = check(libc.semget(0, 4, 0o600))
@@ -324,6 +328,40 @@ class SystemV(unittest.TestCase):
 
     def test_generations(self):
         self.come_back(False, generations=2)
+
+    @staticmethod
+    def owners(*numbers):
+        """Of semaphore sets and message queues: owner, group, and those of who made it."""
+        found = {}
+        for kind, number in zip(("sem", "msg"), numbers):
+            with open(f"/proc/sysvipc/{kind}", encoding="ascii") as f:
+                head, *lines = [line.split() for line in f]
+            for line in lines:
+                one = dict(zip(head, line))
+                if one["semid" if kind == "sem" else "msqid"] == str(number):
+                    found[kind] = tuple(int(one[column]) for column in ("uid", "gid", "cuid", "cgid"))
+        return found
+
+    def test_the_same_image_twice_after_removal(self):
+        """Made again, they still are of who made them first: so the same image knows them when it comes back once more."""
+        if os.geteuid() != 0:
+            self.skipTest("needs root to choose numbers")
+        tree = self.start(OF_ANOTHER, 0x53000000 + os.getpid())
+        sems, queue = self.numbers(tree, "s", "q")
+        self.assertEqual(self.owners(sems, queue), {"sem": (NOBODY,) * 4, "msg": (NOBODY,) * 4})
+        image = tree.checkpoint(tree.child.pid)
+        self.go(tree, "remove")
+        self.go(tree, "wrong")
+        self.wait_for(tree, "spoiled")
+        for _ in range(2):
+            tree.kill()
+            if os.path.exists(os.path.join(tree.work, "wrong")):
+                os.unlink(os.path.join(tree.work, "wrong"))
+            tree.restart(image)
+            self.assertEqual(self.owners(sems, queue), {"sem": (NOBODY,) * 4, "msg": (NOBODY,) * 4})
+        self.go(tree)
+        self.go(tree, "wrong")
+        self.assertEqual(self.end(tree, f"up {sems} {queue}\n")[0], "[0, 4, 32767, 7] True True")
 
     def test_as_user(self):
         if os.geteuid() != 0:
