@@ -69,6 +69,19 @@ class Comparer {
                0;
   }
 
+  static bool same_signal_stack(const ThreadRecord& x, const ThreadRecord& y) {
+    return x.altstack_base == y.altstack_base && x.altstack_size == y.altstack_size &&
+           x.altstack_flags == y.altstack_flags;
+  }
+
+  static bool same_scheduling(const ParsedThread& a, const ParsedThread& b) {
+    const ThreadRecord &x = a.record, &y = b.record;
+    return x.nice == y.nice && x.sched_policy == y.sched_policy && x.sched_priority == y.sched_priority &&
+           x.sched_flags == y.sched_flags && x.sched_runtime == y.sched_runtime &&
+           x.sched_deadline == y.sched_deadline && x.sched_period == y.sched_period &&
+           std::equal(a.affinity.begin(), a.affinity.end(), b.affinity.begin(), b.affinity.end());
+  }
+
   void compare_threads() {
     std::map<int, std::pair<const ParsedThread*, const ParsedThread*>> threads;
     for (const auto& t : a_.threads) threads[t.record.tid].first = &t;
@@ -85,11 +98,8 @@ class Comparer {
       if (!same_registers(x->record, y->record)) d.what.push_back("registers");
       if (x->record.signal_mask != y->record.signal_mask) d.what.push_back("signal mask");
       if (x->record.flags != y->record.flags) d.what.push_back("exited");
-      if (x->record.nice != y->record.nice || x->record.sched_policy != y->record.sched_policy ||
-          x->record.sched_priority != y->record.sched_priority ||
-          !std::equal(x->affinity.begin(), x->affinity.end(), y->affinity.begin(), y->affinity.end())) {
-        d.what.push_back("scheduling");
-      }
+      if (!same_signal_stack(x->record, y->record)) d.what.push_back("signal stack");
+      if (!same_scheduling(*x, *y)) d.what.push_back("scheduling");
       if (!d.what.empty()) diff_.threads.push_back(d);
     }
   }

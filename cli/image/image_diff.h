@@ -20,7 +20,7 @@ struct ThreadDiff {
   int tid;
   std::string name;
   Change change;
-  std::vector<std::string> what;  // of kChanged: "registers", "name", "signal mask"
+  std::vector<std::string> what;  // of kChanged: "registers", "name", "signal mask", ...
 };
 
 struct MappingDiff {

@@ -176,6 +176,34 @@ class Diff(CkptTest):
         self.assertRegex(text, r"\+ descriptor \d+ file /etc/passwd: added")
         self.assertRegex(text, r"! mapping .* of [0-9,]+ pages")
 
+    def test_signal_stack_and_scheduling_of_a_thread(self):
+        program = """if True:
+            import ctypes, os, sys
+            print("ready", flush=True)
+            sys.stdin.readline()
+            stack = ctypes.create_string_buffer(65536)
+            words = (ctypes.c_uint64 * 3)(ctypes.addressof(stack), 0, len(stack))
+            assert ctypes.CDLL(None).sigaltstack(words, None) == 0
+            os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+            print("changed", flush=True)
+            sys.stdin.readline()
+        """
+        child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), "--keep", "0", "--", sys.executable, "-c", program],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment())
+        try:
+            self.assertEqual(child.stdout.readline(), b"ready\n")
+            first = load(self.ckpt("now", child.pid, "--json"))["image"]
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            self.assertEqual(child.stdout.readline(), b"changed\n")
+            second = load(self.ckpt("now", child.pid, "--json"))["image"]
+        finally:
+            child.kill()
+            child.communicate()
+        thread, = load(self.ckpt("diff", "--json", first, second))["threads"]
+        self.assertIn("signal stack", thread["what"])
+        self.assertIn("scheduling", thread["what"])
+
     def test_refusals(self):
         image = self.make_image(1)
         self.refuse(NOT_FOUND, self.path("none"), "diff", image, self.path("none"))

@@ -79,7 +79,7 @@ struct MmRecord {
   uint64_t arg_start, arg_end, env_start, env_end;
   uint32_t auxv_len;  // bytes, as in /proc/PID/auxv
   uint32_t exe_path_len;
-  uint64_t def_flags;  // reserved, 0
+  uint64_t reserved;
   // then: auxv, exe path
 };
 
@@ -192,8 +192,7 @@ struct PosixTimerRecord {
   uint64_t value;        // sigev_value
   int64_t remaining_ns;  // 0 disarmed
   int64_t interval_ns;
-  int32_t overrun;
-  int32_t reserved2;
+  uint64_t reserved2;  // overruns are counted anew
 };
 
 // At most one: ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF, in this order.
