@@ -143,11 +143,12 @@ def root_of(said):
 
 
 class Run:
-    def __init__(self, name, command, way, seed):
+    def __init__(self, name, command, way, seed, faults=None):
         self.name, self.command, self.user = name, command, NOBODY if way == "user" else 0
         self.lives = 2 if way == "twice" else 1
         self.random = random.Random(f"{name} {way} {seed}")
         self.directory = tempfile.mkdtemp(prefix=f"battery.{name}.{way}.")
+        self.options = ["--faults", faults] if faults else []
         self.said = []
         os.chmod(self.directory, 0o755)
 
@@ -241,7 +242,7 @@ class Run:
         lines = plain[1].count(b"\n")
         if plain[0] != 0 or not plain[1].endswith(b"ok\n"):
             raise Result("plain", f"ends with {plain[0]}: {plain[1][-200:]!r} {plain[2][-200:]!r}")
-        child = self.start([CKPT, "run", "--dir", self.path("images"), "--", *self.command], 0, "run")
+        child = self.start([CKPT, "run", *self.options, "--dir", self.path("images"), "--", *self.command], 0, "run")
         pid = child.pid
         for life in range(self.lives):
             at = 0
@@ -269,12 +270,12 @@ class Run:
         raise Result(kind, f"exit {code}, at line {at} of {lines}; ends {out[-160:]!r}; {self.read('run.err')[-300:]!r}; notes {self.said}")
 
 
-def one(name, command, way, seed):
+def one(name, command, way, seed, faults):
     """In a process of its own. One line of JSON."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     enter_own_network()
     enter_own_ipc()
-    run = Run(name, command, way, seed)
+    run = Run(name, command, way, seed, faults)
     try:
         run.run()
     except Result as result:
@@ -293,13 +294,14 @@ def main():
     parser.add_argument("--ways", default="once")
     parser.add_argument("--seed", default="1")
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--faults", help="the back end, as of ckpt run")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--one", action="store_true")
     arguments = parser.parse_args()
     table = programs()
     if arguments.one:
-        one(arguments.names[0], table[arguments.names[0]], arguments.ways, arguments.seed)
+        one(arguments.names[0], table[arguments.names[0]], arguments.ways, arguments.seed, arguments.faults)
         return 0
     if arguments.list:
         print("\n".join(table))
@@ -321,6 +323,7 @@ def main():
 
     def run(name, way):
         words = [sys.executable, os.path.abspath(__file__), "--one", name, "--ways", way, "--seed", arguments.seed]
+        words += ["--faults", arguments.faults] if arguments.faults else []
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
         try:
             return name, way, *json.loads(done.stdout)
