@@ -11,6 +11,7 @@ import sys
 # From the ground up. Each room, and the rooms beside it or below that it may include.
 ROOMS = [
     ("base", ""),
+    ("beside", "base"),
     ("copier", "base"),
     ("job/format", "base"),
     ("image/format", "base job/format"),

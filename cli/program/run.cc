@@ -330,7 +330,8 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   }
   auto path = find_program(program[0]);
   if (!path.ok()) return path.error();
-  CKPT_TRY(check_program(*path));
+  auto entry = check_program(*path);
+  if (!entry.ok()) return entry.error();
   auto library = preloadable("libckpt_rt.so");
   if (!library.ok()) return library.error();
   Result<std::string> heap = std::string();
@@ -363,9 +364,17 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
   set_preload(*library, *heap, *loader);
   std::vector<char*> argv;
+  std::string first = *path, file = *path;
+  if (*entry == Entry::kBeside) {
+    // Not into that command: it says it to the program.
+    setenv("CKPT_BESIDE", getenv("LD_PRELOAD"), 1);
+    unsetenv("LD_PRELOAD");
+    first = command_path("ckpt-beside");
+    argv = {first.data(), file.data()};
+  }
   for (const std::string& word : program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  execv(path->c_str(), argv.data());
+  execv(first.c_str(), argv.data());
   int error = errno;
   return failure(error == EACCES || error == EPERM ? ExitCode::kPermission : ExitCode::kSystem, *path,
                  fmt::format("cannot be started: {}", strerror(error)), "check the program and its limits");

@@ -201,7 +201,7 @@ Trial try_program(const std::vector<std::string>& program, const TrialMoment& mo
   };
   auto path = find_program(program[0]);
   if (!path.ok()) return give_up(path.error(), "program", "no such program");
-  if (Result<void> fits = check_program(*path); !fits.ok())
+  if (const auto fits = check_program(*path); !fits.ok())
     return give_up(fits.error(), "preload", "the library cannot be in it");
   trial.findings.push_back(
       {"preload", "program", Level::kGood, *path + ": the library can be in it", "", ""});

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/elf/static_go.h"
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
 
@@ -129,7 +130,8 @@ Result<void> check_sanitizers(const std::string& path, int fd, const std::vector
   return {};
 }
 
-Result<void> check_elf(const std::string& path, int fd, const unsigned char (&ident)[EI_NIDENT], size_t got) {
+Result<Entry> check_elf(const std::string& path, int fd, const unsigned char (&ident)[EI_NIDENT],
+                        size_t got) {
   Elf64_Ehdr head{};
   constexpr const char* kRebuild = "use a build for 64-bit x86";
   if (got >= EI_NIDENT && ident[EI_CLASS] == ELFCLASS32) {
@@ -175,8 +177,10 @@ Result<void> check_elf(const std::string& path, int fd, const unsigned char (&id
                      fmt::format("the dynamic linker of {} is missing", brief(path)),
                      "install the C library it was built for");
     }
-    return check_sanitizers(path, fd, headers);
+    CKPT_TRY(check_sanitizers(path, fd, headers));
+    return Entry::kPreloaded;
   }
+  if (is_static_go(fd)) return Entry::kBeside;
   return failure(ExitCode::kUnsupported, path, "is statically linked: nothing can be preloaded into it",
                  "link it dynamically: without -static or -static-pie");
 }
@@ -190,7 +194,7 @@ std::string script_interpreter(std::string_view head) {
   return std::string(head.substr(0, head.find_first_of(" \t\r")));
 }
 
-Result<void> check_file(const std::string& path, int depth) {
+Result<Entry> check_file(const std::string& path, int depth) {
   if (int e = executable_error(path)) return cannot_run(path, e);
   ScopedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) {
@@ -257,6 +261,6 @@ Result<std::string> find_program(const std::string& name) {
                  "give its path, or add its directory to PATH");
 }
 
-Result<void> check_program(const std::string& path) { return check_file(path, 0); }
+Result<Entry> check_program(const std::string& path) { return check_file(path, 0); }
 
 }  // namespace ckpt::cli

@@ -102,8 +102,8 @@ Result<void> check_programs_of_launcher(const std::vector<std::string>& words) {
       auto path = find_program(word);
       if (!path.ok()) continue;
       // A program that is not on this host may be on the others.
-      const Result<void> fits = check_program(*path);
-      if (!fits.ok() && fits.error().code != ExitCode::kNotFound) return fits;
+      const auto fits = check_program(*path);
+      if (!fits.ok() && fits.error().code != ExitCode::kNotFound) return fits.error();
     }
   }
   return {};

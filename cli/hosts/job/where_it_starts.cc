@@ -17,8 +17,8 @@ Result<void> use_srun(std::string& hosts, std::vector<std::string>& program) {
     auto path = find_program(words[0]);
     if (!path.ok()) continue;
     // A program that is not on this host may be on the others.
-    const Result<void> fits = check_program(*path);
-    if (!fits.ok() && fits.error().code != ExitCode::kNotFound) return fits;
+    const auto fits = check_program(*path);
+    if (!fits.ok() && fits.error().code != ExitCode::kNotFound) return fits.error();
   }
   if (hosts.empty()) hosts = kAllocation;
   program[0] = command_path("ckpt-srun");

@@ -133,6 +133,15 @@ void know_rseq_area(int64_t offset, uint32_t length) {
   rseq_layout.length = length;
 }
 
+void forget_rseq_area() {
+  if (rseq_layout.length != 0)
+    sys::call(
+        __NR_rseq,
+        reinterpret_cast<uint64_t>(__builtin_thread_pointer()) + static_cast<uint64_t>(rseq_layout.offset),
+        rseq_layout.length, RSEQ_FLAG_UNREGISTER, kRseqSignature);
+  rseq_layout = {};
+}
+
 void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   slot.tid = sys::gettid();
   slot.frame = frame;
