@@ -1,12 +1,11 @@
-// ckpt-beside PROGRAM NAME [ARGUMENTS...]: executes a static program, with the library beside it. CKPT_BESIDE in the environment is what LD_PRELOAD
-// is to be.
+// ckpt-beside [--or-alone] PROGRAM NAME [ARGUMENTS...]: executes a static program, with the library beside it. CKPT_BESIDE in the environment is what
+// LD_PRELOAD is to be. --or-alone: where it may not be traced, the program is executed without the library.
 //
 // A child of a child of ours, which is nobody's that the program could wait for, traces this process until the program is there.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/rseq.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +17,13 @@
 #include <cstdio>
 #include <string>
 
+#include "base/protocol/beside_protocol.h"
 #include "base/raii_fd.h"
 #include "beside/put_beside.h"
-#include "include/ckpt_rt.h"
 
 namespace ckpt::beside {
 
 namespace {
-
-constexpr const char* kPreload = "CKPT_BESIDE";
 
 int fail(const Error& error) {
   fprintf(stderr, "ckpt: %s\n", error.text);
@@ -38,51 +35,52 @@ int fail(const Error& error) {
 int start_library() {
   using Start = int (*)();
   const auto start = reinterpret_cast<Start>(dlsym(RTLD_DEFAULT, "ckpt_rt_start_beside"));
-  if (start == nullptr || start() != 0) return static_cast<int>(ExitCode::kUnavailable);
+  const int signal = start == nullptr ? 0 : start();
   syscall(SYS_set_robust_list, nullptr, 3 * sizeof(void*));
   syscall(SYS_set_tid_address, nullptr);
-  __asm__ volatile("int3");
+  __asm__ volatile("int3" : : "D"(static_cast<long>(signal)));
   abort();  // the tracer has gone
 }
 
-// Tells the program's process, which waits for a byte, that it is traced: 0, or the exit code.
+// No SIGCHLD: a program that begins with that signal blocked would find it pending.
+pid_t fork_silently() {
+  return static_cast<pid_t>(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr));
+}
+
+// Tells the program's process, which waits for it, that it is traced, or why not.
 [[noreturn]] void trace(int pid, const std::string& own, ScopedFd say) {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
   TracedProcess process(pid);
   const auto seized = process.seize();
-  const char code = seized.ok() ? 0 : static_cast<char>(fail(seized.error()));
-  if (write(say.get(), &code, 1) != 1 || code != 0) _exit(code);
+  const Error answer = seized.ok() ? Error{ExitCode::kOk} : seized.error();
+  if (write(say.get(), &answer, sizeof(answer)) != sizeof(answer) || !seized.ok()) _exit(1);
   say.reset();
   if (!process.await_program().ok()) _exit(1);  // it could not be executed, and has said so
-  const auto put = put_library_beside(process, own);
-  const auto gone = put.ok() ? process.let_go() : put;
+  auto put = put_library_beside(process, own);
+  const auto bit = [](int signal) { return 1ull << (signal - 1); };
+  const Result<void> gone = put.ok() ? process.let_go(bit(*put) | bit(kSignalBeside)) : put.error();
   if (gone.ok()) _exit(0);
   process.end(fail(gone.error()));
   _exit(1);
 }
 
-int run(char** argv) {
-  char own[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
-  if (length <= 0)
-    return fail(make_error(ExitCode::kSystem, errno, "/proc/self/exe: {}; mount /proc", errno_name(errno)));
-  own[length] = '\0';
-  if (const char* preload = getenv(kPreload); preload != nullptr) setenv("LD_PRELOAD", preload, 1);
-  unsetenv(kPreload);
+// From here on another process traces this one.
+Result<void> be_traced(const std::string& own) {
   int to_tracer[2], from_tracer[2];
-  if (pipe2(to_tracer, O_CLOEXEC) != 0 || pipe2(from_tracer, O_CLOEXEC) != 0)
-    return fail(make_error(ExitCode::kSystem, errno, "no pipe: {}; raise ulimit -n", errno_name(errno)));
-  ScopedFd hear(to_tracer[0]), tell(to_tracer[1]), answer(from_tracer[0]), say(from_tracer[1]);
-  const pid_t self = getpid(), between = fork();
-  if (between < 0)
-    return fail(make_error(ExitCode::kSystem, errno, "no process: {}; raise ulimit -u", errno_name(errno)));
+  if (pipe2(to_tracer, O_CLOEXEC) != 0)
+    return make_error(ExitCode::kSystem, errno, "no pipe: {}; raise ulimit -n", errno_name(errno));
+  ScopedFd hear(to_tracer[0]), tell(to_tracer[1]);
+  if (pipe2(from_tracer, O_CLOEXEC) != 0)
+    return make_error(ExitCode::kSystem, errno, "no pipe: {}; raise ulimit -n", errno_name(errno));
+  ScopedFd answer(from_tracer[0]), say(from_tracer[1]);
+  const pid_t self = getpid(), between = fork_silently();
   if (between == 0) {
-    const pid_t tracer = fork();
+    const pid_t tracer = fork_silently();
     if (tracer != 0) {
       if (tracer > 0) (void)!write(say.get(), &tracer, sizeof(tracer));
-      _exit(tracer < 0);
+      _exit(0);
     }
     char go;
     tell.reset();
@@ -91,18 +89,28 @@ int run(char** argv) {
   }
   say.reset();
   hear.reset();
-  int status = 0;
-  while (waitpid(between, &status, 0) < 0 && errno == EINTR) {
+  while (between > 0 && waitpid(between, nullptr, __WALL) < 0 && errno == EINTR) {
   }
   pid_t tracer = 0;
-  char code = 0;
-  if (read(answer.get(), &tracer, sizeof(tracer)) != sizeof(tracer))
-    return fail(make_error(ExitCode::kSystem, 0, "no process to trace the program; raise ulimit -u"));
+  if (between < 0 || read(answer.get(), &tracer, sizeof(tracer)) != sizeof(tracer))
+    return make_error(ExitCode::kSystem, 0, "no process that could trace the program; raise ulimit -u");
   prctl(PR_SET_PTRACER, tracer, 0, 0, 0);  // where Yama wants to know
-  if (write(tell.get(), "", 1) != 1 || read(answer.get(), &code, 1) != 1)
-    return fail(make_error(ExitCode::kSystem, 0, "the process that traces the program is gone; try again"));
-  if (code != 0) return code;
-  tell.reset();
+  Error error;
+  if (write(tell.get(), "", 1) != 1 || read(answer.get(), &error, sizeof(error)) != sizeof(error))
+    return make_error(ExitCode::kSystem, 0, "the process that traces the program is gone; try again");
+  if (error.code != ExitCode::kOk) return error;
+  return {};
+}
+
+int run(char** argv, bool or_alone) {
+  char own[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", own, sizeof(own) - 1);
+  own[length > 0 ? length : 0] = '\0';
+  if (const char* preload = getenv(kBesideVariable); preload != nullptr) setenv("LD_PRELOAD", preload, 1);
+  unsetenv(kBesideVariable);
+  const Result<void> traced =
+      length > 0 ? be_traced(own) : make_error(ExitCode::kUnavailable, errno, "there is no /proc; mount it");
+  if (!traced.ok() && !or_alone) return fail(traced.error());
   execv(argv[1], argv + 2);
   return fail(
       make_error(ExitCode::kNotFound, errno, "{}: cannot be started ({})", argv[1], errno_name(errno)));
@@ -114,7 +122,8 @@ int run(char** argv) {
 
 int main(int argc, char** argv) {
   if (argc == 2 && strcmp(argv[1], ckpt::beside::kStartLibrary) == 0) return ckpt::beside::start_library();
-  if (argc >= 3) return ckpt::beside::run(argv);
+  const bool or_alone = argc >= 2 && strcmp(argv[1], ckpt::kOrAlone) == 0;
+  if (argc >= 3 + or_alone) return ckpt::beside::run(argv + or_alone, or_alone);
   fprintf(stderr,
           "ckpt-beside: is run by ckpt run, for a static program: ckpt-beside PROGRAM NAME [ARGUMENTS...]\n");
   return static_cast<int>(ckpt::ExitCode::kUsage);

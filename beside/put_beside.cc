@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/protocol/beside_protocol.h"
 #include "base/raii_fd.h"
 
 namespace ckpt::beside {
@@ -67,7 +68,7 @@ class Putting {
  public:
   Putting(TracedProcess& process, const std::string& own) : process_(process), own_(own) {}
 
-  Result<void> put() {
+  Result<int> put() {
     auto linker = find_linker(own_);
     if (!linker.ok()) return linker.error();
     linker_ = *linker;
@@ -75,7 +76,13 @@ class Putting {
     CKPT_TRY(make_stack());
     CKPT_TRY(map_linker());
     CKPT_TRY(fill_stack());
-    return process_.run(base_ + entry_, top_);
+    auto signal = process_.run(base_ + entry_, top_);
+    if (!signal.ok()) return signal.error();
+    constexpr uint64_t kMostSignals = 64;
+    if (*signal == 0 || *signal > kMostSignals)
+      return make_error(ExitCode::kUnavailable, 0,
+                        "the library did not start beside the program; see the log in the image directory");
+    return static_cast<int>(*signal);
   }
 
  private:
@@ -228,6 +235,7 @@ class Putting {
     CKPT_TRY(add(kStartLibrary));
     words.push_back(0);
     for (const std::string& variable : environment_) CKPT_TRY(add(variable));
+    CKPT_TRY(add(std::string(kBesideVariable) + "=1"));
     words.push_back(0);
     for (const Elf64_auxv_t& said : said_) {
       uint64_t value = said.a_un.a_val;
@@ -268,7 +276,7 @@ class Putting {
 
 }  // namespace
 
-Result<void> put_library_beside(TracedProcess& process, const std::string& own) {
+Result<int> put_library_beside(TracedProcess& process, const std::string& own) {
   return Putting(process, own).put();
 }
 

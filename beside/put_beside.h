@@ -15,6 +15,7 @@ inline constexpr const char* kStartLibrary = "--start-library";
 
 // own: the path of this command. The program's environment must say what is preloaded (LD_PRELOAD). Behind this the process has the library, and
 // stands at the program's first instruction as it did.
-Result<void> put_library_beside(TracedProcess& process, const std::string& own);
+// Returns the signal of the checkpoint in other programs, which a parent may have left blocked.
+Result<int> put_library_beside(TracedProcess& process, const std::string& own);
 
 }  // namespace ckpt::beside

@@ -140,7 +140,7 @@ Result<void> TracedProcess::write(uint64_t at, std::span<const std::byte> bytes)
   return failed("its memory cannot be written");
 }
 
-Result<void> TracedProcess::run(uint64_t instruction, uint64_t stack) {
+Result<uint64_t> TracedProcess::run(uint64_t instruction, uint64_t stack) {
   user_regs_struct r = entry_;
   r.orig_rax = static_cast<unsigned long long>(-1);
   r.rip = instruction;
@@ -151,14 +151,16 @@ Result<void> TracedProcess::run(uint64_t instruction, uint64_t stack) {
     if (trace(PTRACE_CONT, pid_, 0, nullptr) != 0) return failed("cannot go on");
     auto status = await_stop();
     if (!status.ok()) return status.error();
-    if (*status >> 8 == SIGTRAP) return {};
+    if (*status >> 8 == SIGTRAP) break;
     if (*status >> 16 != 0) continue;
     return make_error(ExitCode::kInternal, 0, "process {}: got signal {} before the library was there", pid_,
                       WSTOPSIG(*status));
   }
+  if (trace(PTRACE_GETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be read");
+  return r.rdi;
 }
 
-Result<void> TracedProcess::let_go() {
+Result<void> TracedProcess::let_go(uint64_t open) {
   // Back from execve(2), which has given 0.
   user_regs_struct r = entry_;
   r.orig_rax = static_cast<unsigned long long>(-1);
@@ -166,11 +168,9 @@ Result<void> TracedProcess::let_go() {
   if (trace(PTRACE_SETREGS, pid_, 0, &r) != 0 ||
       trace(PTRACE_SETREGSET, pid_, NT_X86_XSTATE, const_cast<iovec*>(&from)) != 0)
     return failed("its registers cannot be set");
-  // The library has opened its own signal: a parent may have left that blocked.
-  uint64_t now = 0;
-  if (trace(PTRACE_GETSIGMASK, pid_, sizeof(now), &now) != 0) return failed("its signal mask cannot be read");
-  now = mask_ & (now | 1ull << (SIGTRAP - 1));
-  if (trace(PTRACE_SETSIGMASK, pid_, sizeof(now), &now) != 0) return failed("its signal mask cannot be set");
+  uint64_t mask = mask_ & ~open;
+  if (trace(PTRACE_SETSIGMASK, pid_, sizeof(mask), &mask) != 0)
+    return failed("its signal mask cannot be set");
   if (trace(PTRACE_DETACH, pid_, 0, nullptr) != 0) return failed("cannot go on");
   return {};
 }

@@ -26,7 +26,8 @@ class TracedProcess {
   Result<void> seize();
   // Behind that: all signals are blocked, and its state is remembered for let_go().
   Result<void> await_program();
-  Result<void> let_go();
+  // open: signals that the program is not to begin with blocked.
+  Result<void> let_go(uint64_t open);
   // In place of let_go(): the program ends, and has done nothing.
   void end(int exit_code);
 
@@ -35,8 +36,8 @@ class TracedProcess {
   Result<long> call(long number, std::initializer_list<uint64_t> arguments);
   Result<void> read(uint64_t at, std::span<std::byte> bytes) const;
   Result<void> write(uint64_t at, std::span<const std::byte> bytes) const;
-  // Until the first trap (int3).
-  Result<void> run(uint64_t instruction, uint64_t stack);
+  // Until the first trap (int3): what is in its first argument's register then.
+  Result<uint64_t> run(uint64_t instruction, uint64_t stack);
 
  private:
   Result<int> await_stop();

@@ -1,6 +1,7 @@
 #include "cli/ask/target.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,8 +17,11 @@
 #include <sstream>
 
 #include "base/clock.h"
+#include "base/elf/static_go.h"
 #include "base/memory/parents_memory.h"
+#include "base/protocol/beside_protocol.h"
 #include "base/protocol/control_protocol.h"
+#include "base/raii_fd.h"
 #include "base/settings/settings.h"
 #include "cli/text/failure.h"
 
@@ -151,11 +155,15 @@ namespace {
 
 // The library may be about to start in a process that it is not mapped in. The kernel sets up the environment
 // last, and maps the dynamic linker with the program.
-bool is_about_to_load(const std::string& maps, const std::string& environment) {
+bool is_about_to_load(pid_t pid, bool traced, const std::string& maps, const std::string& environment) {
   if (maps.empty() || environment.empty()) return true;
+  // ckpt-beside, which is about to execute its program; or that program, while it is traced.
+  if (lookup_environ(kBesideVariable, const_cast<std::string*>(&environment)) != nullptr) return true;
   const char* preload = lookup_environ("LD_PRELOAD", const_cast<std::string*>(&environment));
-  return preload != nullptr && strstr(preload, "libckpt_rt.so") != nullptr &&
-         maps.find("/ld-linux") != maps.npos;
+  if (preload == nullptr || strstr(preload, "libckpt_rt.so") == nullptr) return false;
+  if (maps.find("/ld-linux") != maps.npos) return true;
+  const ScopedFd program(open(proc_path(pid, "exe").c_str(), O_RDONLY | O_CLOEXEC));
+  return traced && program.valid() && is_static_go(program.get());
 }
 
 // `ckpt run -- PROGRAM` that has not executed the program yet. With --hosts it stays.
@@ -259,8 +267,8 @@ Result<Target> examine(pid_t pid, bool* starting) {
   t.library = mapped_library(maps);
   if (t.library.empty()) {
     // Asked in this order: if it executes another program meanwhile, the last one says so.
-    *starting =
-        is_about_to_load(maps, environment) || is_about_to_run(pid) || running_program(pid) != program;
+    *starting = is_about_to_load(pid, status_value(status, "TracerPid") != "0", maps, environment) ||
+                is_about_to_run(pid) || running_program(pid) != program;
     return failure(ExitCode::kNoProcess, label, "runs without libckpt_rt.so",
                    "start it with: ckpt run -- PROGRAM, or with LD_PRELOAD=libckpt_rt.so");
   }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 
+#include "base/protocol/beside_protocol.h"
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings_table.h"
 #include "cli/hosts/hosts.h"
@@ -367,7 +368,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   std::string first = *path, file = *path;
   if (*entry == Entry::kBeside) {
     // Not into that command: it says it to the program.
-    setenv("CKPT_BESIDE", getenv("LD_PRELOAD"), 1);
+    setenv(kBesideVariable, getenv("LD_PRELOAD"), 1);
     unsetenv("LD_PRELOAD");
     first = command_path("ckpt-beside");
     argv = {first.data(), file.data()};

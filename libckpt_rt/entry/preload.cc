@@ -16,6 +16,7 @@
 #include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "base/memory/fork_path.h"
+#include "base/protocol/beside_protocol.h"
 #include "base/protocol/control_protocol.h"
 #include "image/format/encryption/image_key.h"
 #include "image/write/directory/image_directory.h"
@@ -256,7 +257,8 @@ __attribute__((constructor)) void start() {
                  this_process.pid);
     return;
   }
-  own_signal.number = user_settings().signal;
+  const bool beside = find_variable(kBesideVariable, nullptr) != nullptr;
+  own_signal.number = beside ? kSignalBeside : user_settings().signal;
   hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
   own_key_file::choose();
   if (user_settings().to[0] != '\0') remember_command_environment(environ);
@@ -274,12 +276,17 @@ __attribute__((constructor)) void start() {
   if (!own_page::reserve(user_settings().dma, own_page::Where::kNearLibraries)) return;
   seccomp_state.before_program = count_seccomp_filters();
   if (install_signal_handler(own_signal.number) != 0) return;
-  // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
-  uint64_t ours = 1ull << (own_signal.number - 1);
+  // A parent may have left our signal blocked: it is unblocked, for this thread and those it will create.
   this_process.active = true;
-  stop_state.world.expect_signal_of_process(true);
-  sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
-  stop_state.world.expect_signal_of_process(false);
+  if (beside) {
+    // ckpt-beside unblocks it, when this thread is the program's.
+    moved_signal::show();
+  } else {
+    uint64_t ours = 1ull << (own_signal.number - 1);
+    stop_state.world.expect_signal_of_process(true);
+    sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+    stop_state.world.expect_signal_of_process(false);
+  }
   interval::arm();
 }
 

@@ -9,7 +9,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/elf/static_go.h"
 #include "base/files/directory_scan.h"
+#include "base/protocol/beside_protocol.h"
 #include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "job/identity/identity.h"
@@ -158,6 +160,11 @@ bool has_interpreter(int pid) {
     if (segment.p_type == PT_INTERP) return true;
   }
   return false;
+}
+
+bool is_go(int pid) {
+  const ScopedFd file = open_for_reading(proc_path("/proc/{}/exe", pid));
+  return file.valid() && is_static_go(file.get());
 }
 
 }  // namespace
@@ -309,15 +316,18 @@ Preloaded look_for_library(int pid, int& signal) {
   if (!look_at(pid, look) || look.ended()) return Preloaded::kGone;
   // The process ends, and its memory has gone ahead; or it executes another program just now.
   if (maps_read && !any_maps) return Preloaded::kNotYet;
-  if (!has_interpreter(pid)) return Preloaded::kStatic;
-  bool preloads = false, asleep = false, any_variable = false;
+  bool preloads = false, asleep = false, any_variable = false, beside = false;
   const bool environment = scan_environment(pid, [&](std::string_view variable) {
     preloads = preloads || (variable.starts_with("LD_PRELOAD=") &&
                             variable.find("libckpt_rt.so") != std::string_view::npos);
     asleep = asleep || variable == "CKPT_DISABLE=1";
+    beside = beside || variable.starts_with(kBesideVariable);
     any_variable = true;
     return true;
   });
+  // ckpt-beside, which is about to execute its program; or that program, while it is traced.
+  if (beside || (preloads && tracer_of(pid) != 0 && is_go(pid))) return Preloaded::kNotYet;
+  if (!has_interpreter(pid)) return Preloaded::kStatic;
   if (environment && maps_read && !any_variable) return Preloaded::kBare;
   if (!environment || !maps_read || !preloads) return Preloaded::kClean;
   return asleep ? Preloaded::kAsleep : Preloaded::kNotYet;

@@ -14,6 +14,7 @@
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"
+#include "libckpt_rt/interpose/process/exec_beside.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace {
@@ -64,6 +65,7 @@ CKPT_FORK_PATH int exec_path(const char* path, char* const argv[], char* const e
   long r;
   {
     ScopedBlockedSignal blocked;
+    CKPT_IF_BESIDE(path, argv, envp, ckpt::sys::call(__NR_execve, new_command, new_argv, new_envp));
     r = ckpt::sys::call(__NR_execve, path, argv, envp);
   }
   return failed(r);
@@ -72,6 +74,8 @@ CKPT_FORK_PATH int exec_path(const char* path, char* const argv[], char* const e
 int exec_search(const char* file, char* const argv[], char* const envp[]) {
   if (libc_execvpe == nullptr) return exec_path(file, argv, envp);
   ScopedBlockedSignal blocked;
+  if (char path[PATH_MAX]; ckpt::search_path(file, path))
+    CKPT_IF_BESIDE(path, argv, envp, ckpt::sys::call(__NR_execve, new_command, new_argv, new_envp));
   return libc_execvpe(file, argv, envp);
 }
 

@@ -6,6 +6,7 @@
 
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/process/exec_beside.h"
 #include "libckpt_rt/interpose/real.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -21,12 +22,18 @@ using Spawn = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const 
 CKPT_INTERPOSE(int, posix_spawn, pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
   hooks::before_spawn();
-  return real_function(RealFunction::kPosixSpawn).as<Spawn>()(pid, path, actions, attributes, argv, envp);
+  Spawn* const spawn = real_function(RealFunction::kPosixSpawn).as<Spawn>();
+  CKPT_IF_BESIDE(path, argv, envp, return spawn(pid, new_command, actions, attributes, new_argv, new_envp));
+  return spawn(pid, path, actions, attributes, argv, envp);
 }
 
 CKPT_INTERPOSE(int, posix_spawnp, pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
   hooks::before_spawn();
+  if (char path[PATH_MAX]; search_path(file, path))
+    CKPT_IF_BESIDE(path, argv, envp,
+                   return real_function(RealFunction::kPosixSpawn)
+                       .as<Spawn>()(pid, new_command, actions, attributes, new_argv, new_envp));
   return real_function(RealFunction::kPosixSpawnp).as<Spawn>()(pid, file, actions, attributes, argv, envp);
 }
 

@@ -1,0 +1,110 @@
+#include "libckpt_rt/interpose/process/exec_beside.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "base/elf/static_go.h"
+#include "base/protocol/beside_protocol.h"
+#include "base/raii_fd.h"
+#include "libckpt_rt/core/process/dynamic_linker.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr std::string_view kPreload = "LD_PRELOAD=", kLibrary = "libckpt_rt.so",
+                           kCommand = "/../bin/ckpt-beside";
+constexpr size_t kWordsAhead = 3;  // the command, --or-alone, the program
+
+constinit const char* library_path = nullptr;  // the dynamic linker's
+
+__attribute__((constructor)) void find_own_path() {
+  Dl_info info;
+  if (dynamic_linker::describe(reinterpret_cast<const void*>(&find_own_path), info))
+    library_path = info.dli_fname;
+}
+
+bool is_static_go_file(const char* path) {
+  // A FIFO would wait for somebody who writes.
+  const ScopedFd file(static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0L)));
+  return file.valid() && is_static_go(file.get());
+}
+
+bool find_command(char (&command)[PATH_MAX]) {
+  if (library_path == nullptr) return false;
+  const std::string_view library(library_path);
+  const size_t slash = library.rfind('/');
+  if (slash == library.npos || slash + kCommand.size() >= sizeof(command)) return false;
+  std::memcpy(command, library.data(), slash);
+  std::memcpy(command + slash, kCommand.data(), kCommand.size());
+  command[slash + kCommand.size()] = '\0';
+  return sys::call(__NR_faccessat, AT_FDCWD, command, X_OK) == 0;
+}
+
+}  // namespace
+
+bool search_path(const char* file, char (&path)[PATH_MAX]) {
+  const size_t length = std::strlen(file);
+  if (length == 0 || length >= sizeof(path)) return false;
+  if (std::strchr(file, '/') != nullptr) {
+    std::memcpy(path, file, length + 1);
+    return true;
+  }
+  std::string_view folders = "/bin:/usr/bin";
+  constexpr std::string_view kPath = "PATH=";
+  for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
+    if (std::string_view(*e).starts_with(kPath)) folders = std::string_view(*e).substr(kPath.size());
+  }
+  for (;;) {
+    const size_t end = folders.find(':');
+    const std::string_view folder = folders.substr(0, end);
+    if (folder.size() + 1 + length < sizeof(path)) {
+      std::memcpy(path, folder.data(), folder.size());
+      const size_t at = folder.empty() ? 0 : folder.size() + 1;  // none: the working directory
+      if (at != 0) path[at - 1] = '/';
+      std::memcpy(path + at, file, length + 1);
+      if (sys::call(__NR_faccessat, AT_FDCWD, path, X_OK) == 0) return true;
+    }
+    if (end == folders.npos) return false;
+    folders.remove_prefix(end + 1);
+  }
+}
+
+BesideWords::BesideWords(const char* path, char* const argv[], char* const envp[])
+    : path_(path), argv_(argv), envp_(envp) {
+  if (path == nullptr || argv == nullptr || argv[0] == nullptr || envp == nullptr ||
+      !is_static_go_file(path) || !find_command(command_))
+    return;
+  for (; envp[variables_] != nullptr; ++variables_) {
+    if (std::string_view(envp[variables_]).starts_with(kPreload))
+      preload_ = envp[variables_] + kPreload.size();
+  }
+  if (preload_ == nullptr || std::string_view(preload_).find(kLibrary) == std::string_view::npos) return;
+  ++variables_;
+  while (argv[words_] != nullptr) ++words_;
+  words_ += kWordsAhead + 1;
+  text_bytes_ = std::strlen(kBesideVariable) + sizeof("=") + std::strlen(preload_);
+  applies_ = true;
+}
+
+void BesideWords::fill(char** argv, char** envp, char* text) const {
+  argv[0] = const_cast<char*>(command_);
+  argv[1] = const_cast<char*>(kOrAlone);
+  argv[2] = const_cast<char*>(path_);
+  std::memcpy(argv + kWordsAhead, argv_, (words_ - kWordsAhead) * sizeof(char*));
+  const size_t name = std::strlen(kBesideVariable);
+  std::memcpy(text, kBesideVariable, name);
+  text[name] = '=';
+  std::memcpy(text + name + 1, preload_, std::strlen(preload_) + 1);
+  size_t n = 0;
+  for (char* const* e = envp_; *e != nullptr; ++e)
+    envp[n++] = std::string_view(*e).starts_with(kPreload) ? text : *e;
+  envp[n] = nullptr;
+}
+
+}  // namespace ckpt
