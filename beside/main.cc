@@ -1,7 +1,9 @@
-// ckpt-beside [--or-alone] PROGRAM NAME [ARGUMENTS...]: executes a static program, with the library beside it. CKPT_BESIDE in the environment is what
-// LD_PRELOAD is to be. --or-alone: where it may not be traced, the program is executed without the library.
+// ckpt-beside [--or-alone] PROGRAM NAME [ARGUMENTS...]: executes a static program, with the library beside
+// it. CKPT_BESIDE in the environment is what LD_PRELOAD is to be. --or-alone: where it may not be traced, the
+// program is executed without the library.
 //
-// A child of a child of ours, which is nobody's that the program could wait for, traces this process until the program is there.
+// A child of a child of ours, which is nobody's that the program could wait for, traces this process until
+// the program is there.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,8 +32,8 @@ int fail(const Error& error) {
   return static_cast<int>(error.code);
 }
 
-// By the dynamic linker, in the program's process: the library's constructor has run. The kernel is told to forget what libc has told it of this
-// thread, which will be the program's.
+// By the dynamic linker, in the program's process: the library's constructor has run. The kernel is told to
+// forget what libc has told it of this thread, which will be the program's.
 int start_library() {
   using Start = int (*)();
   const auto start = reinterpret_cast<Start>(dlsym(RTLD_DEFAULT, "ckpt_rt_start_beside"));

@@ -1,4 +1,5 @@
-// Puts the library, and the libc and dynamic linker that it needs, beside a static program, before the program's first instruction.
+// Puts the library, and the libc and dynamic linker that it needs, beside a static program, before the
+// program's first instruction.
 //
 // Owner:     beside. One thread, the tracer.
 #pragma once
@@ -10,11 +11,12 @@
 
 namespace ckpt::beside {
 
-// The first argument of this command where the dynamic linker runs it in the program's process: start_library().
+// The first argument of this command where the dynamic linker runs it in the program's process:
+// start_library().
 inline constexpr const char* kStartLibrary = "--start-library";
 
-// own: the path of this command. The program's environment must say what is preloaded (LD_PRELOAD). Behind this the process has the library, and
-// stands at the program's first instruction as it did.
+// own: the path of this command. The program's environment must say what is preloaded (LD_PRELOAD). Behind
+// this the process has the library, and stands at the program's first instruction as it did.
 // Returns the signal of the checkpoint in other programs, which a parent may have left blocked.
 Result<int> put_library_beside(TracedProcess& process, const std::string& own);
 

@@ -1,5 +1,5 @@
-// A process that has just executed a program, held by ptrace(2) before the program's first instruction: makes system calls in it, reads
-// and writes its memory, lets it run to a trap.
+// A process that has just executed a program, held by ptrace(2) before the program's first instruction: makes
+// system calls in it, reads and writes its memory, lets it run to a trap.
 //
 // Owner:     beside. One thread, the tracer: ptrace(2) knows it by that.
 // Never:     changes the program's own bytes: system calls are made by an instruction that its text has.

@@ -10,7 +10,7 @@ rounds=4
 bytes=$(bytes_of "$size")
 
 # All that the README offers: the commands, the libraries, the program of this demonstration, and the one of bench/peers/compare.py.
-"$root/scripts/setup.sh" ckpt ckpt-on ckpt-srun ckpt-restart ckpt_rt ckpt_heap ckpt_plugins bench_mergesort bench_gaps
+"$root/scripts/setup.sh" ckpt ckpt-beside ckpt-on ckpt-srun ckpt-restart ckpt_rt ckpt_heap ckpt_plugins bench_mergesort bench_gaps
 
 # On the disk of the build, not in /tmp, which may be memory.
 work=$(mktemp -d "$build/demo.XXXXXX")

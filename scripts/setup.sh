@@ -53,6 +53,8 @@ configure() {
   }
 }
 
+# A static program of Go (tests/beside)
+command -v go >/dev/null || packages+=(golang-go)
 only_packages=false
 while true; do
   case ${1-} in

@@ -5,13 +5,16 @@
 
 namespace ckpt {
 
-// Of ckpt-beside: what LD_PRELOAD is to be in the program. Of the library that it puts beside a program: there at all.
+// Of ckpt-beside: what LD_PRELOAD is to be in the program. Of the library that it puts beside a program:
+// there at all.
 inline constexpr const char* kBesideVariable = "CKPT_BESIDE";
 
-// Ahead of ckpt-beside's other words: where the program may not be traced, it is executed without the library.
+// Ahead of ckpt-beside's other words: where the program may not be traced, it is executed without the
+// library.
 inline constexpr char kOrAlone[] = "--or-alone";
 
-// Go's runtime takes all signals for itself as it starts, but for this one, which it leaves to a C library (Go 1.15 and later).
+// Go's runtime takes all signals for itself as it starts, but for this one, which it leaves to a C library
+// (Go 1.15 and later).
 inline constexpr int kSignalBeside = 34;
 
 }  // namespace ckpt

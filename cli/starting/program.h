@@ -18,8 +18,9 @@ enum class Entry {
   kBeside,     // ckpt-beside: a static program of Go
 };
 
-// Refuses what the library cannot be in: static and not of Go, setuid, setgid, with file capabilities, 32-bit or of
-// another machine, not an executable; and what a sanitizer watches. A script is judged by its interpreter.
+// Refuses what the library cannot be in: static and not of Go, setuid, setgid, with file capabilities, 32-bit
+// or of another machine, not an executable; and what a sanitizer watches. A script is judged by its
+// interpreter.
 Result<Entry> check_program(const std::string& path);
 
 }  // namespace ckpt::cli

@@ -119,7 +119,8 @@ inline constexpr uint64_t kHandlerStackBytes = 8 << 10;
 // Where libc has the rseq area that it registers for each of its threads: bytes from the thread pointer. Said
 // once, by the constructor; until then, and with length 0, there is none.
 void know_rseq_area(int64_t offset, uint32_t length);
-// The program's threads have another libc, or none: the calling one, which was libc's, has no such area from here on.
+// The program's threads have another libc, or none: the calling one, which was libc's, has no such area from
+// here on.
 void forget_rseq_area();
 
 }  // namespace ckpt

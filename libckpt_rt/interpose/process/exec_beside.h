@@ -1,4 +1,5 @@
-// A static program of Go is executed by ckpt-beside, which puts the library beside it (docs/static_programs.md).
+// A static program of Go is executed by ckpt-beside, which puts the library beside it
+// (docs/static_programs.md).
 //
 // Owner:     libckpt_rt/interpose.
 // Callers:   threads of the program that execute another one, also in a child of vfork.
@@ -13,7 +14,8 @@ namespace ckpt {
 // The file that execvp(3) would take for `file`; false: none.
 bool search_path(const char* file, char (&path)[PATH_MAX]);
 
-// The words and the environment with which ckpt-beside executes such a program, made on the stack of who has this.
+// The words and the environment with which ckpt-beside executes such a program, made on the stack of who has
+// this.
 class BesideWords {
  public:
   // applies(): path is such a program, the environment hands the library on, and ckpt-beside is there.
@@ -38,7 +40,8 @@ class BesideWords {
 
 }  // namespace ckpt
 
-// `statement` with new_command, new_argv and new_envp in place of path, argv and envp, where path is such a program.
+// `statement` with new_command, new_argv and new_envp in place of path, argv and envp, where path is such a
+// program.
 #define CKPT_IF_BESIDE(path, argv, envp, statement)                                                         \
   if (const ckpt::BesideWords beside_words(path, argv, envp); beside_words.applies()) {                     \
     const char* const new_command = beside_words.command();                                                 \

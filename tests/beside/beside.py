@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""A static program that begins as Go's do: it sees nothing of the library beside it, is checkpointed, killed and brought back."""
+import ctypes
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = os.environ["CKPT_BUILD"]
+CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
+LIKE_GO = os.path.join(BUILD, "tests", "beside", "like_go")
+UNAVAILABLE, UNSUPPORTED = 69, 78
+NOBODY = 65534
+PATIENCE = 120  # seconds
+SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
+
+
+def environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+
+
+def forbid_ptrace():
+    """A filter of system calls (seccomp), as a container has it: ptrace(2) is EPERM."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    ptrace, allow, eperm = 101, 0x7FFF0000, 0x00050000 | 1
+    code = [(0x20, 0, 0, 0), (0x15, 0, 1, ptrace), (0x06, 0, 0, eperm), (0x06, 0, 0, allow)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *i) for i in code))
+    filters = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(program))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, ctypes.create_string_buffer(filters), 0, 0) == 0  # PR_SET_SECCOMP
+
+
+class Beside(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(prefix="ckpt-beside-")
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.images, self.go = (os.path.join(self.directory, n) for n in ("images", "go"))
+
+    def run_ckpt(self, *words, **more):
+        return subprocess.run([CKPT, *words], capture_output=True, text=True, timeout=PATIENCE, cwd=self.directory,
+                              **{"env": environment(), **more})
+
+    def start(self, words, **more):
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.directory,
+                                 env=environment(), **more)
+        self.addCleanup(child.communicate)
+        self.addCleanup(child.kill)
+        return child
+
+    def now(self, pid, **more):
+        done = self.run_ckpt("now", str(pid), **more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def ends_well(self, child, *more):
+        with open(self.go, "w", encoding="ascii"):
+            pass
+        out, err = child.communicate(timeout=PATIENCE)
+        os.unlink(self.go)
+        self.assertEqual((child.returncode, out.splitlines()), (0, ["counted 3", "own 63", "handled a", *more]), err)
+
+    def test_it_begins_as_it_does_alone(self):
+        """Registers, signals, descriptors, children, what the kernel keeps of a thread; also where it inherits a blocked signal."""
+        def block():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTRAP, 60})
+
+        def lines(*ahead):
+            done = subprocess.run([*ahead, LIKE_GO, "begins", "a b", ""], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL,
+                                  cwd=self.directory, env=environment(), preexec_fn=block)
+            self.assertEqual(done.stderr, "")
+            return [line for line in done.stdout.splitlines() if not line.startswith("variables")]
+
+        alone, beside = lines(), lines(CKPT, "run", "--dir", self.images, "--")
+        # The checkpoint's own signal is not blocked in a program that can be checkpointed.
+        blocked = SIGCHLD_BIT | 1 << (signal.SIGTRAP - 1)
+        self.assertIn(f"mask {blocked | 1 << 59:x}", alone)
+        self.assertEqual([line if not line.startswith("mask ") else f"mask {blocked:x}" for line in alone], beside)
+        self.assertGreater(len(alone), 20)
+
+    def test_it_comes_back(self):
+        child = self.start([CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go])
+        self.assertEqual(child.stdout.readline(), "up\n")
+        pid = child.pid
+        self.now(pid)
+        self.now(pid)
+        self.ends_well(child)
+        for _ in range(3):
+            child = self.start([RESTART, self.images])
+            self.take_when_there(pid)
+            os.kill(pid, signal.SIGKILL)
+            child.communicate(timeout=PATIENCE)  # it ends as its program did, and has reaped it
+        self.ends_well(self.start([RESTART, self.images]))
+
+    def take_when_there(self, pid):
+        """ckpt-restart has the process only when it is its child: before that `ckpt now` finds none."""
+        while self.run_ckpt("now", str(pid)).returncode != 0:
+            pass
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root")
+    def test_it_comes_back_of_an_ordinary_user(self):
+        os.chown(self.directory, NOBODY, NOBODY)
+        user = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+        child = self.start([*user, CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go])
+        self.assertEqual(child.stdout.readline(), "up\n")
+        self.now(child.pid)
+        self.ends_well(child)
+        self.ends_well(self.start([*user, RESTART, self.images]))
+
+    def test_who_executes_it_is_a_job_with_it(self):
+        ways = {
+            "shell": ["sh", "-c", '"$0" counts "$1"; echo done', LIKE_GO],
+            "spawn": ["/usr/bin/python3", "-c", "import os, sys; p = os.posix_spawn(sys.argv[1], [sys.argv[1], 'counts', sys.argv[2]], os.environ); "
+                      "os.waitpid(p, 0); print('done')", LIKE_GO],
+            "search": ["/usr/bin/env", "PATH=" + os.path.dirname(LIKE_GO), "like_go", "counts"],
+        }
+        for way, words in ways.items():
+            with self.subTest(way):
+                images = f"{self.images}-{way}"
+                child = self.start([CKPT, "run", "--dir", images, "--", *words, self.go], start_new_session=True)
+                self.assertEqual(child.stdout.readline(), "up\n")
+                self.now(child.pid)
+                last = () if way == "search" else ("done",)
+                self.ends_well(child, *last)
+                self.ends_well(self.start([RESTART, images]), *last)
+
+    def test_one_that_such_a_program_executes_is_named(self):
+        """A system call instruction of its own is not seen."""
+        child = self.start([CKPT, "run", "--dir", self.images, "--", LIKE_GO, "executes", LIKE_GO, "counts", self.go])
+        self.assertEqual(child.stdout.readline(), "up\n")
+        done = self.run_ckpt("now", str(child.pid))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("like_go", done.stderr)
+        self.ends_well(child)
+
+    def test_where_nothing_may_be_traced(self):
+        done = self.run_ckpt("run", "--dir", self.images, "--", LIKE_GO, "begins", preexec_fn=forbid_ptrace)
+        self.assertEqual((done.returncode, done.stdout), (UNAVAILABLE, ""))
+        self.assertIn("ptrace", done.stderr)
+        # What a program of a job executes runs alone, as without us.
+        done = self.run_ckpt("run", "--dir", self.images, "--", "sh", "-c", '"$0" begins', LIKE_GO, preexec_fn=forbid_ptrace)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("begins\n", done.stdout)
+
+    def test_asked_from_its_first_moment_on(self):
+        """It is about to have the library, and waited for."""
+        for _ in range(20):
+            child = self.start([CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go])
+            self.now(child.pid)
+            self.assertEqual(child.stdout.readline(), "up\n")
+            self.ends_well(child)
+
+    def test_check_says_it(self):
+        done = self.run_ckpt("check", "--", LIKE_GO, "counts", self.go)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        static = os.path.join(self.directory, "static")
+        with open(LIKE_GO, "rb") as f, open(static, "wb") as to:
+            to.write(f.read().replace(b"Go\0\0like", b"No\0\0like"))
+        os.chmod(static, 0o755)
+        done = self.run_ckpt("run", "--dir", self.images, "--", static, "begins")
+        self.assertEqual(done.returncode, UNSUPPORTED)
+        self.assertIn("statically linked", done.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
