@@ -175,6 +175,21 @@ class Probed(SteppedTest):
             self.assertEqual((code == 0, said["restartable"]), (restartable, restartable), (jump, said))
             self.do("put(code.hex())")
 
+    def test_code_that_the_program_writes_itself(self):
+        """A Forth or Lisp maps its image to be written and run, and forbids writing to parts of it. No probe is put into what may be written."""
+        image = self.path("image")
+        with open(image, "wb") as f:
+            f.write(b"\x90" * 8192)
+        self.do(f"fd = os.open({image!r}, os.O_RDONLY)", "code = mmap.mmap(fd, 8192, mmap.MAP_PRIVATE, 7)", "code[100] = code[5000] = 0xcc")
+        self.checkpoint()
+        self.do("at = ctypes.addressof(ctypes.c_char.from_buffer(code))")
+        self.assertEqual(self.ask("libc.mprotect(ctypes.c_void_p(at), 4096, 5)"), "0")
+        self.checkpoint()
+        # Now nothing of it may be written: this could be a probe.
+        self.assertEqual(self.ask("libc.mprotect(ctypes.c_void_p(at), 8192, 5)"), "0")
+        code, said = self.now()
+        self.assertEqual((code, said["restartable"]), (NOT_RESTARTABLE, False), said)
+
     def test_a_program_with_a_probe(self):
         self.enable(True)
         # Not met yet: nothing shows it but the code.

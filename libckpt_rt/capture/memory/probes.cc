@@ -76,6 +76,17 @@ bool is_traced() {
   return at != status.npos && !status.substr(at + kTracer.size()).starts_with("0\n");
 }
 
+// The program writes code into its memory of that file (the image of a Forth or a Lisp, which forbids writing
+// to parts of it at times).
+bool is_written_and_run(const MemoryMap& map, const Mapping& m) {
+  constexpr uint32_t kBoth = PROT_WRITE | PROT_EXEC;
+  const auto& all = map.mappings();
+  return std::any_of(all.begin(), all.end(), [&m](const Mapping& other) {
+    return other.kind == MappingKind::kFilePrivate && other.inode == m.inode && other.device == m.device &&
+           (other.prot & kBoth) == kBoth;
+  });
+}
+
 }  // namespace
 
 Addr find_probe(const MemoryMap& map, PageScan& pages, Arena& arena) {
@@ -86,7 +97,7 @@ Addr find_probe(const MemoryMap& map, PageScan& pages, Arena& arena) {
     constexpr uint32_t kCode = PROT_READ | PROT_EXEC;
     if (m.kind != MappingKind::kFilePrivate || (m.prot & kCode) != kCode || m.path_len == 0) continue;
     written.clear();
-    if (!pages.scan(m, written).ok() || written.empty()) continue;
+    if (!pages.scan(m, written).ok() || written.empty() || is_written_and_run(map, m)) continue;
     const ScopedFd file = open_file_of(m);
     if (!file.valid()) continue;
     for (const AddrRange& run : written) {
