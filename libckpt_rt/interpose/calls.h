@@ -230,7 +230,8 @@ inline long connect(int fd, const void* address, uint32_t length) {
 
 long bind(int fd, const void* address, uint32_t length);  // bind.cc
 
-void note_wait(int options);                                                          // process/wait.cc
+void note_wait(int options);                            // process/wait.cc
+long sigaltstack(const stack_t* wanted, stack_t* old);  // signals/alternate_stack.cc
 long setsockopt(int fd, int level, int option, const void* value, socklen_t length);  // setsockopt.cc
 // getsockname(2), getpeername(2).
 inline long socket_name(long nr, int fd, void* address, socklen_t* length) {

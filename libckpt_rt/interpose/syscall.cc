@@ -85,6 +85,7 @@ constexpr auto kRouted = [] {
                  __NR_accept4,
                  __NR_bind,
                  __NR_setsockopt,
+                 __NR_sigaltstack,
                  __NR_getsockname,
                  __NR_getpeername,
                  __NR_sendto,
@@ -365,6 +366,8 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::accept4(ia, pointer<void>(b), pointer<socklen_t>(c), id);
     case __NR_bind:
       return calls::bind(ia, pointer<void>(b), static_cast<uint32_t>(c));
+    case __NR_sigaltstack:
+      return calls::sigaltstack(pointer<stack_t>(a), pointer<stack_t>(b));
     case __NR_setsockopt:
       return calls::setsockopt(ia, ib, ic, pointer<void>(d), static_cast<socklen_t>(e));
     case __NR_getsockname:
