@@ -9,6 +9,7 @@
 //            exec changes that, which blocks the signal.
 #pragma once
 
+#include <errno.h>
 #include <linux/kcmp.h>
 
 #include "base/sys.h"
@@ -16,11 +17,15 @@
 namespace ckpt {
 
 // blocks_signal(): does its first thread block the checkpoint signal? Asked where the kernel does not say
-// whose the memory is (seccomp, no kcmp(2)).
+// whose the memory is (seccomp, no kcmp(2)). Where the process may be looked at and its parent may not, as
+// that of a user's program that root started, they have not one memory: who changes its user makes the memory
+// that it has together with others one that may not be looked at, until it executes a program.
 template <typename Blocks>
 bool has_parents_memory(int pid, int ppid, Blocks blocks_signal) {
   const long r = sys::call(__NR_kcmp, pid, ppid, long{KCMP_VM}, 0L, 0L);
-  return r == 0 || (sys::failed(r) && blocks_signal());
+  if (!sys::failed(r)) return r == 0;
+  const bool parent_is_closed = r == -EPERM && sys::call(__NR_kcmp, pid, pid, long{KCMP_VM}, 0L, 0L) == 0;
+  return !parent_is_closed && blocks_signal();
 }
 
 }  // namespace ckpt

@@ -21,6 +21,7 @@
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/sockets/group_filters.h"
+#include "libckpt_rt/capture/sockets/multicast_choices.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/capture/threads/own_directories.h"
@@ -279,6 +280,7 @@ void release_all() {
   half_read_lists::find_places();
   file_signals::take_again();
   group_filters::find_again(restart.args.monotonic_shift_ns);
+  multicast_choices::find_again();
   processor_time::process_came_back();
   queue_again(pending_at_stop, 0, of_job ? ~kBeforeGo : ~0ull);
   callbacks::run(CKPT_RT_AFTER_RESTART);

@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,6 +71,11 @@ Result<ScopedFd> DescriptorBuilder::make_pipe(const ParsedOpenFile& file) {
       return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", file.path,
                         errno_name(errno));
     }
+    // One that was a FIFO before its name was removed has the rights of that file.
+    struct stat pipe {};
+    if (fstat(fds[0], &pipe) == 0 && ((pipe.st_mode ^ file.record.mode) & 07777) != 0 &&
+        fchmod(fds[0], file.record.mode & 07777) != 0)
+      say("{} does not get its rights again ({})", file.path, errno_name(errno));
     auto park_end = [&](int fd, int mode) {
       for (const auto& other : meta_.open_files) {
         if (other.record.object == file.record.object && access_mode(other) == mode)

@@ -45,12 +45,16 @@ std::string_view read_link(Arena& arena, const char* path) {
 
 void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
   MmRecord& mm = facts.mm;
+  ProcessRecord& p = facts.process;
   size_t close = stat.rfind(')');
   if (close == std::string_view::npos) return;
   // Field 3 is the state; numbers() skips it, so index i is field i + 4 (proc(5)).
   uint64_t f[64] = {};
   size_t n = numbers(stat.substr(close + 3), 10, f, 64);
   if (n < 48) return;
+  // The calls may be forbidden to the program (seccomp): its filters apply to us.
+  if (p.pgid <= 0) p.pgid = static_cast<int32_t>(f[5 - 4]);
+  if (p.sid <= 0) p.sid = static_cast<int32_t>(f[6 - 4]);
   mm.start_code = f[26 - 4];
   mm.end_code = f[27 - 4];
   mm.start_stack = f[28 - 4];

@@ -12,6 +12,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/group_filters.h"
+#include "libckpt_rt/capture/sockets/multicast_choices.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -101,6 +102,7 @@ Error has_no_turn(const CapturedDescriptor& d) {
 
 Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
   group_filters::begin();
+  multicast_choices::begin();
   // entries_ grows: what is found in messages is looked at too.
   for (size_t i = 0; i < entries_.size(); ++i) {
     const CapturedDescriptor& d = entries_[i];
@@ -232,6 +234,13 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     s.link.peek_offset = peek_offset;
   s.options_at = look.options.size();
   put_socket_options(look.options, socket, detail, s.connection);
+  const bool sends_to_groups = detail.domain == AF_INET || detail.domain == AF_INET6;
+  if (sends_to_groups && !multicast_choices::put(look.options, socket, d.in_flight ? -1 : d.fd)) {
+    CKPT_TRY(note(1,
+                  "descriptor {} ({}): by which interface it sends to groups is not known: too many sockets "
+                  "have one (IP_MULTICAST_IF)",
+                  d.fd, d.path));
+  }
   if (detail.reuse_port != 0 &&
       group_filters::put(look.options, socket, d.in_flight ? -1 : d.fd) == group_filters::Put::kUnknown) {
     CKPT_TRY(

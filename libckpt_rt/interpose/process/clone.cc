@@ -7,6 +7,7 @@
 #include <stdarg.h>
 
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/program_memory.h"
 #include "libckpt_rt/interpose/real.h"
@@ -22,6 +23,7 @@ struct NewTask {
   bool is_thread() const { return (flags & CLONE_THREAD) != 0; }
   bool has_own_memory() const { return (flags & CLONE_VM) == 0; }
   bool is_waited_for() const { return (flags & CLONE_VFORK) != 0; }
+  bool forgets_handlers() const { return (flags & CLONE_CLEAR_SIGHAND) != 0; }
 };
 
 // False: the kernel will refuse it.
@@ -76,12 +78,20 @@ void announce(const NewTask& task) {
 namespace ckpt::calls {
 
 long fork_call(long nr, long a, long b, long c, long d, long e) {
+  NewTask task;
+  const bool reads = read_task(nr, a, b, task);
   hooks::before_fork();
+  // The child has ours all the same: until then an asker sees that it has none, and waits.
+  const int signal = hooks::checkpoint_signal.load(std::memory_order_relaxed);
+  KernelSigaction ours{};
+  const bool gives = reads && task.forgets_handlers() && kernel_sigaction(signal, nullptr, &ours) == 0;
   const long pid = sys::call(nr, a, b, c, d, e);
-  if (pid == 0)
+  if (pid == 0) {
+    if (gives) kernel_sigaction(signal, &ours, nullptr);
     hooks::in_child_after_fork();
-  else
+  } else {
     hooks::after_fork();
+  }
   return pid;
 }
 
