@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "base/machine/cpuid_allowed.h"
+
 namespace ckpt {
 
 struct CpuFeatures {
@@ -19,6 +21,7 @@ struct CpuFeatures {
 
 // XCR0: the state components that the kernel saves in signal frames. 0 without XSAVE.
 inline uint64_t read_xfeatures() {
+  const CpuidAllowed allowed;
   uint32_t a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_OSXSAVE) == 0) return 0;
   uint32_t low, high;
@@ -44,6 +47,7 @@ inline void open_protection_keys() {
 }
 
 inline CpuFeatures collect_cpu_features() {
+  const CpuidAllowed allowed;
   CpuFeatures f;
   uint32_t a = 0, b = 0, c = 0, d = 0;
   __cpuid(0, a, b, c, d);

@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/machine/cpuid_allowed.h"
+
 namespace ckpt {
 
 namespace cpu_internal {
@@ -17,6 +19,7 @@ namespace cpu_internal {
 inline constinit std::atomic<int> avx2{-1};  // -1: not asked yet
 
 inline bool ask_for_avx2() {
+  const CpuidAllowed allowed;
   uint32_t a = 0, b = 0, c = 0, d = 0;
   constexpr uint32_t kOsSavesState = 1u << 27, kAvx = 1u << 28, kAvx2 = 1u << 5, kStateOfAvx = 6;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsSavesState) == 0 || (c & kAvx) == 0) return false;

@@ -102,6 +102,30 @@ facts['blocked'] = lambda: len(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 live()
 """
 
+# Threads that may not execute cpuid: with their first one ours would be killed.
+WITHOUT_CPUID = COMMON + r"""
+may = lambda: libc.syscall(158, 0x1011, 0)
+forbid = lambda: libc.syscall(158, 0x1012, 0)
+def other(out):
+    forbid()
+    asked = lambda: out.append(may())
+    asked(); ready.set()
+    while not os.path.exists('go'): time.sleep(0.005)
+    asked()
+ready, seen = threading.Event(), []
+known = forbid() == 0
+thread = threading.Thread(target=other, args=(seen,))
+thread.start()
+ready.wait()
+facts['this thread may'] = may
+def of_other():
+    thread.join()
+    return seen
+last['the other'] = of_other
+last['known'] = lambda: known
+live()
+"""
+
 
 class UnshownState(unittest.TestCase):
     maxDiff = None
@@ -128,6 +152,13 @@ class UnshownState(unittest.TestCase):
         self.assertEqual(told["inherited.before"], told["inherited.after"])
         self.assertEqual(told["before"], {"ids": ["ENOTUNIQ", "ENOTUNIQ", True, True]})
         self.assertEqual(told["last"], {"the child": 7})
+
+    def test_threads_without_cpuid(self):
+        told = come_back(self, "unshown-cpuid", WITHOUT_CPUID)
+        if not told["last"]["known"]:
+            self.skipTest("this processor cannot be forbidden cpuid")
+        self.assertEqual(told["before"], {"this thread may": 0})
+        self.assertEqual(told["last"]["the other"], [0, 0])
 
     # The asker may look at the program, but not at who has started it.
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")

@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "base/machine/cpuid_allowed.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/signal_limit.h"
@@ -174,6 +175,7 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
     slot.memory_policy = memory_policy();
     sys::call(__NR_prctl, PR_GET_TSC, &slot.time_stamps);
     slot.speculation = speculation();
+    slot.cpuid_forbidden = is_cpuid_forbidden();
   }
   sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
 }
@@ -245,6 +247,7 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   if (slot.machine_check >= 0)
     sys::call(__NR_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, long{slot.machine_check}, 0L, 0L);
   if (slot.time_stamps != 0) sys::call(__NR_prctl, PR_SET_TSC, long{slot.time_stamps});
+  if (slot.cpuid_forbidden) allow_cpuid(false);
   restore_speculation(slot.speculation);
   load_segments(slot, notes);
   // A narrower machine or fewer rights must not keep a program from coming back: affinity and
