@@ -74,7 +74,7 @@ struct ThreadSlot {
   int32_t parent_death_signal = 0;  // not given back
   int32_t machine_check = -1;       // PR_MCE_KILL_*; -1: this kernel does not say
   int32_t time_stamps = 0;          // PR_TSC_*; 0: this kernel does not say
-  bool cpuid_forbidden = false;  // ARCH_SET_CPUID
+  bool cpuid_forbidden = false;     // ARCH_SET_CPUID
   Speculation speculation{};
   uint16_t data_segment = 0, extra_segment = 0;  // which a signal frame does not have
   uint16_t fs_segment = 0, gs_segment = 0;
