@@ -69,7 +69,7 @@ last['the child'] = lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 live()
 """
 
-# A tree that has forbidden itself to ask for its group and session.
+# A tree that has forbidden itself to ask for its group and session, and for what it has set by personality(2).
 FORBIDDEN = COMMON + r"""
 class Instruction(ctypes.Structure): _fields_ = [('code', ctypes.c_ushort), ('jt', ctypes.c_ubyte), ('jf', ctypes.c_ubyte), ('k', ctypes.c_uint)]
 class Filter(ctypes.Structure): _fields_ = [('len', ctypes.c_ushort), ('filter', ctypes.POINTER(Instruction))]
@@ -78,11 +78,13 @@ def forbid(number):
     assert libc.prctl(22, 2, ctypes.byref(Filter(4, code)), 0, 0) == 0
 def ids():
     with open('/proc/self/stat') as f: group, session = f.read().rsplit(')', 1)[1].split()[2:4]
-    return [error_of(os.getpgid, 0), error_of(os.getsid, 0), int(group) == leader, int(session) == leader]
+    with open('/proc/self/personality') as f: personality = f.read().strip()
+    return [error_of(os.getpgid, 0), error_of(os.getsid, 0), int(group) == leader, int(session) == leader, libc.personality(-1), personality]
 leader = os.getsid(0)
 pid = os.fork()
 libc.prctl(38, 1, 0, 0, 0)
-for number in (121, 124): forbid(number)
+assert libc.personality(libc.personality(-1) | 0x0020000) >= 0  # WHOLE_SECONDS: nothing depends on it
+for number in (121, 124, 135): forbid(number)
 facts['ids'] = ids
 if pid == 0:
     tell('inherited.before')
@@ -147,10 +149,10 @@ class UnshownState(unittest.TestCase):
         self.assertEqual(told["inherited.before"], {"what it does at signals": [[0, 0], [1, 0]]})
         self.assertEqual(told["last"], {"the child": 7})
 
-    def test_group_and_session_that_may_not_be_asked_for(self):
+    def test_group_session_and_personality_that_may_not_be_asked_for(self):
         told = come_back(self, "unshown-ids", FORBIDDEN)
         self.assertEqual(told["inherited.before"], told["inherited.after"])
-        self.assertEqual(told["before"], {"ids": ["ENOTUNIQ", "ENOTUNIQ", True, True]})
+        self.assertEqual(told["before"], {"ids": ["ENOTUNIQ", "ENOTUNIQ", True, True, -1, "00020000"]})
         self.assertEqual(told["last"], {"the child": 7})
 
     def test_threads_without_cpuid(self):

@@ -170,6 +170,16 @@ bool was_continued(int kind, int pid) {
          info.si_pid != 0;
 }
 
+uint32_t personality() {
+  const long r = sys::call(__NR_personality, 0xffffffffL);
+  if (!sys::failed(r)) return static_cast<uint32_t>(r);
+  // The call may be forbidden to the program (seccomp).
+  char line[32];
+  uint64_t v[1];
+  const long n = read_small_file("/proc/self/personality", line, sizeof(line));
+  return n > 0 && numbers({line, static_cast<size_t>(n)}, 16, v, 1) == 1 ? static_cast<uint32_t>(v[0]) : 0;
+}
+
 }  // namespace
 
 Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
@@ -237,7 +247,7 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
 
   p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
   p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));
-  p.personality = static_cast<uint32_t>(sys::call(__NR_personality, 0xffffffffL));
+  p.personality = personality();
   p.dumpable = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_DUMPABLE));
   p.no_new_privs = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
   sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &p.child_subreaper);
