@@ -33,9 +33,6 @@ bool send_message(int socket, Step step, const void* payload, size_t bytes, cons
   return true;
 }
 
-namespace {
-
-// In all, whatever a peer sends now and then. deadline_ns 0: no limit.
 Received wait_for_bytes(int socket, int64_t deadline_ns) {
   for (;;) {
     pollfd wait{socket, POLLIN, 0};
@@ -52,6 +49,9 @@ Received wait_for_bytes(int socket, int64_t deadline_ns) {
   }
 }
 
+namespace {
+
+// In all, whatever a peer sends now and then.
 Received receive_all(int socket, void* to, size_t bytes, int64_t deadline_ns) {
   auto* at = static_cast<char*>(to);
   while (bytes != 0) {
@@ -93,8 +93,9 @@ bool send_with_descriptor(int socket, const void* bytes, size_t length, int desc
   return send_descriptor(socket, bytes, length, descriptor) == static_cast<long>(length);
 }
 
-bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor) {
+bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor, bool* is_whole) {
   const long n = receive_descriptor(socket, to, length, descriptor, MSG_WAITALL);
+  if (is_whole != nullptr) *is_whole = n == static_cast<long>(length);
   return n == static_cast<long>(length) && *descriptor >= 0;
 }
 

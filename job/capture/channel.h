@@ -25,12 +25,15 @@ struct Message {
   }
 };
 enum class Received : uint32_t { kMessage, kClosed, kTimeout };
-// deadline_ns: of the whole message, CLOCK_MONOTONIC, 0 never.
+// kMessage: there is something to receive, or the other end is gone. deadline_ns: CLOCK_MONOTONIC, 0 never.
+Received wait_for_bytes(int socket, int64_t deadline_ns);
+// deadline_ns: of the whole message.
 Received receive_message(int socket, int64_t deadline_ns, Arena& arena, Message& message);
 
 // Bare bytes, no message, with a descriptor beside them. The receiver gets it in *descriptor and closes it.
+// *is_whole: all bytes came, and if the descriptor did not, this process may have no more of them.
 bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor);
-bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor);
+bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor, bool* is_whole = nullptr);
 
 // Reads exactly `bytes`. False: the other end is gone, or they have not come within 5 s.
 bool receive_exactly(int socket, void* to, size_t bytes);

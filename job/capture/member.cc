@@ -1,12 +1,15 @@
 // A member that is not the coordinator: it follows the coordinator's messages, and lets its threads go when
 // none comes in time.
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "image/format/keeper_client.h"
 #include "job/capture/channel.h"
+#include "job/capture/members/process_look.h"
 #include "job/capture/reconnect.h"
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"
@@ -15,6 +18,7 @@
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/preparation.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -76,7 +80,7 @@ class MemberSession final : public Session {
   Result<bool> exchange(std::span<const std::byte> posts) override {
     if (!send_message(socket_, Step::kPosted, posts.data(), posts.size())) return lost_coordinator();
     Message message;
-    CKPT_TRY(expect(Step::kHandedOut, 0, message));
+    CKPT_TRY(judge(hear(message), Step::kHandedOut, message));
     RoundEnd end{};
     if (message.payload.size() < sizeof(end)) return lost_coordinator();
     std::memcpy(&end, message.payload.data(), sizeof(end));
@@ -88,7 +92,8 @@ class MemberSession final : public Session {
     points::at("member.prepared");
     if ((request_.flags & kJoinHeld) == 0) {
       CKPT_TRY(say(Step::kPrepared));
-      CKPT_TRY(expect(Step::kHold, 0));
+      Message message;
+      CKPT_TRY(judge(hear(message), Step::kHold, message));
       hold();
     }
     const Held held{can_share, 0};
@@ -224,7 +229,8 @@ class MemberSession final : public Session {
   Result<void> await_done() {
     for (;;) {
       Message message;
-      const Received got = receive_message(socket_, 0, arena_, message);
+      const Received got = place.stays ? receive_message(socket_, 0, arena_, message) : hear(message);
+      if (got == Received::kTimeout) told_ = true;  // the image counts, whatever becomes of this process
       const auto* cookie = message.as<uint64_t>();
       if (got != Received::kMessage || message.step != Step::kReconnect || cookie == nullptr)
         return judge(got, Step::kDone, message);
@@ -232,6 +238,30 @@ class MemberSession final : public Session {
       points::at("member.reconnected");
       CKPT_TRY(say(Step::kReconnected));
     }
+  }
+
+  // The next message, while the program runs: the coordinator may wait for others as long as it likes, but not
+  // stand. One that is stopped, and that nobody traces, says nothing until somebody continues it.
+  Received hear(Message& message) {
+    constexpr int64_t kBetweenNs = 100'000'000;
+    for (int64_t stood_ns = 0; stood_ns < 2 * user_settings().stop_timeout_ns;) {
+      if (wait_for_bytes(socket_, now_ns() + kBetweenNs) != Received::kTimeout)
+        return receive_message(socket_, now_ns() + kHeldNs, arena_, message);
+      // Counted in looks: this process may be stopped as well meanwhile.
+      stood_ns = coordinator_stands() ? stood_ns + kBetweenNs : 0;
+    }
+    return Received::kTimeout;
+  }
+
+  bool coordinator_stands() const {
+    struct {
+      int32_t pid;
+      uint32_t uid, gid;
+    } peer{};
+    socklen_t size = sizeof(peer);
+    if (sys::call(__NR_getsockopt, socket_, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid == 0)
+      return false;
+    return has_stopped_thread(peer.pid) && tracer_of(peer.pid) == 0;
   }
 
   Result<void> judge(Received got, Step step, const Message& message) {
@@ -265,16 +295,23 @@ class MemberSession final : public Session {
 void serve_join(int socket) {
   JoinRequest request;
   int temporary = -1;
-  const bool received = receive_with_descriptor(socket, &request, sizeof(request), &temporary);
+  bool is_whole = false;
+  const bool received = receive_with_descriptor(socket, &request, sizeof(request), &temporary, &is_whole);
   request.directory[sizeof(request.directory) - 1] = '\0';
   request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
   MemberSession session(socket, temporary, request);
-  if (!received) return;
+  if (!received) {
+    // All of it has come but the descriptor: the coordinator must not take it for a member that executes another program.
+    if (is_whole) session.tell(cannot_open("the checkpoint's directory, which was handed over", EMFILE));
+    return;
+  }
   if ((request.flags & kJoinStream) != 0) {
     int ends[2] = {-1, -1};
     char byte;
     for (int& end : ends) {
-      if (!receive_with_descriptor(socket, &byte, sizeof(byte), &end)) return;
+      if (receive_with_descriptor(socket, &byte, sizeof(byte), &end, &is_whole)) continue;
+      if (is_whole) session.tell(cannot_open("the job's stream, which was handed over", EMFILE));
+      return;
     }
     session.join_stream(ScopedFd(ends[0]), ScopedFd(ends[1]));
   }

@@ -15,6 +15,7 @@ namespace ckpt::job {
 struct TakeOptions {
   bool only = false;         // this process alone, whatever else is in the job
   char leave_out[512] = {};  // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
+  int asker = -1;            // the socket of whoever waits for the answer; -1: nobody
   // Other hosts take part: the asker (the host agent) hears of each step here, and says how it goes on.
   int hosts_socket = -1;
   HostsPart part = {};

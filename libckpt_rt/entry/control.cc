@@ -326,6 +326,7 @@ bool serve(std::string_view name) {
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
     job::TakeOptions options;
     options.only = (request.flags & kControlOnly) != 0;
+    options.asker = fd.get();
     if ((request.flags & kControlLeaveOut) != 0) {
       static_assert(sizeof(options.leave_out) == sizeof(LeaveOutList));
       if (sys::call(__NR_recvfrom, fd.get(), options.leave_out, sizeof(options.leave_out), MSG_WAITALL, 0L,

@@ -13,6 +13,7 @@ CKPT = os.environ["CKPT"]
 STATIC = os.environ["CKPT_STATIC"]
 SHORT = os.environ["CKPT_SHORT"]
 VFORK = os.environ["CKPT_VFORK"]
+HOSTILE = os.environ["CKPT_HOSTILE"]
 # Somebody does not stop, which takes so long to notice. All others must have stopped by then, also on a busy machine.
 STOP_TIMEOUT = "1500ms"
 BUSY = "i=0; while :; do i=$((i+1)); done"

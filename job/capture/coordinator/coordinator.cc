@@ -250,7 +250,8 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   }
   points::at("coordinator.sampled");
   if (over_hosts) CKPT_TRY(with_all_hosts("sampled", user_settings().stop_timeout_ns));
-  if (Result<void> found = find_shared(member_files_.span(), arena_, shared_); !found.ok()) {
+  const int64_t until = now_ns() + 2 * user_settings().stop_timeout_ns;
+  if (Result<void> found = find_shared(member_files_.span(), until, arena_, shared_); !found.ok()) {
     if (found.error().sys_errno != EBADF && found.error().sys_errno != ESRCH) return found;
     // All threads stand, so nothing closes a descriptor: a member without descriptors was killed.
     again = came_or_went = true;
@@ -303,7 +304,7 @@ Coordinator::~Coordinator() {
     // A stopped member that nobody traces any more says nothing until it is continued. A member that is
     // traced is waited for in any case. Its agent may sleep on its way to the end, and would be stopped there
     // when it is let go.
-    const bool may_answer = !m.seized || !stopped_.is_gone();
+    const bool may_answer = m.state != Member::State::kConnected && (!m.seized || !stopped_.is_gone());
     while ((!done_ || m.seized) && may_answer &&
            receive_message(m.socket, deadline, arena_, message) == Received::kMessage) {
     }

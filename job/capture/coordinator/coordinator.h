@@ -1,8 +1,8 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
 // Files: coordinator.cc has its stages; coordinator_stream.cc what goes to a command instead of a directory;
-// rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it talks with members;
-// coordinator_shared.cc the ledger; hosts.cc the steps over several hosts; coordinator_commit.cc the end.
+// rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it asks members and waits for them;
+// coordinator_connections.cc their connections, and what they say; coordinator_shared.cc the ledger; hosts.cc the steps over several hosts; coordinator_commit.cc the end.
 //
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
 // A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the
@@ -50,6 +50,7 @@ class Coordinator final : public Session {
                        std::span<const int32_t> unreported) override;
   Result<void> written(const Written& facts) override;
   Result<void> still_on() override;
+  Result<void> hear_members();
   void in_writing_child() override;
 
  private:
@@ -62,10 +63,11 @@ class Coordinator final : public Session {
   struct Member {
     Listed listed;
     enum class State : uint32_t {
-      kStarting,  // the library is not ready in it yet
-      kAsked,     // the signal is sent
-      kWithUs,    // connected
-      kEnded,     // gone, or not waited for yet: nothing to be asked
+      kStarting,   // the library is not ready in it yet
+      kAsked,      // the signal is sent
+      kConnected,  // its connection is there, and it has not said who it is
+      kWithUs,     // it has the request
+      kEnded,      // gone, or not waited for yet: nothing to be asked
       kLeftOut,
       kUnclaimed,  // the library is not in it, and plug-ins may yet take it over
       kTakenOver,  // a plug-in saves it
@@ -78,8 +80,11 @@ class Coordinator final : public Session {
     bool seized;        // it was stopped when it was asked, or while it was
     int stop_signal;    // of a stopped one, when all stood
     int socket;
+    bool of_other_user;
+    bool was_lost;  // once or more, before the stop
     Step reached;
     int64_t asked_ns;  // last time
+    int64_t connected_ns;
     int64_t threads_looked_ns;
     int64_t since_ns;  // when it was found
     Standing facts;
@@ -104,7 +109,13 @@ class Coordinator final : public Session {
   Result<void> seize(Member& m);
   Result<void> note_stopped();
   Result<void> let_all_look();
+  class LostAgain;
+  Result<void> look_at_asker();
   Result<void> accept_members();
+  void hang_up(Member& m);
+  Result<void> greet(Member& m);
+  bool is_its_turn(const Member& m, Step step) const;
+  bool are_its_own(const Member& m);
   Result<void> take_message(Member& m, int64_t deadline_ns);
   Result<void> lost(Member& m);
   Member* find(const Listed& listed);
@@ -159,6 +170,7 @@ class Coordinator final : public Session {
   bool foreign_ = false;  // some member is of another user
   const bool filtered_ = is_filtered();
   int newest_pid_ = 0;  // when all were listed
+  int64_t looked_for_stopped_ns_ = 0;
   int64_t realtime_ns_ = 0, monotonic_ns_ = 0, boottime_ns_ = 0;
   Standing own_facts_{};
   ArenaVector<int32_t> own_unreported_{arena_};

@@ -1,23 +1,19 @@
-// How the coordinator (coordinator.h) asks members, hears them and tells them what is next; and how it
-// notices that a member is gone, silent, or stopped.
+// How the coordinator (coordinator.h) asks members, waits for them and tells them what is next; and how it
+// notices that a member is silent, or stopped. Its connections: coordinator_connections.cc.
 #include "job/capture/coordinator/coordinator.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
-#include <cstddef>
 
 #include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "base/memory/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "job/identity/own_job.h"
-#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -59,28 +55,6 @@ bool Coordinator::needs_nothing(const Member& m) {
   using State = Member::State;
   return m.state == State::kEnded || m.state == State::kLeftOut || m.state == State::kUnclaimed ||
          m.state == State::kTakenOver;
-}
-
-Result<void> Coordinator::listen() {
-  if (sys::call(__NR_getrandom, &cookie_, sizeof(cookie_), 0L) != sizeof(cookie_))
-    cookie_ = static_cast<uint64_t>(now_ns(CLOCK_REALTIME)) * static_cast<uint64_t>(sys::gettid());
-  cookie_ = (cookie_ | kJoinCookie | kLeastCookie) & ~kBackCookie;
-  const long fd = sys::call(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (sys::failed(fd)) {
-    return make_error(ExitCode::kSystem, static_cast<int>(fd), "cannot make a socket for the job ({})",
-                      errno_name(static_cast<int>(fd)));
-  }
-  listener_.reset(static_cast<int>(fd));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const auto end =
-      fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_rt.{:016x}", cookie_);
-  const auto length = offsetof(sockaddr_un, sun_path) + 1 + end.size;
-  long r = sys::call(__NR_bind, fd, &address, length);
-  if (r == 0) r = sys::call(__NR_listen, fd, 4096L);
-  if (r == 0) return {};
-  return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot listen for the job's members ({})",
-                    errno_name(static_cast<int>(r)));
 }
 
 Result<void> Coordinator::add(const Listed& listed) {
@@ -211,151 +185,17 @@ Result<void> Coordinator::ask(Member& m) {
   return {};
 }
 
-Result<void> Coordinator::accept_members() {
-  for (;;) {
-    const long fd =
-        sys::call(__NR_accept4, listener_.get(), nullptr, nullptr, static_cast<long>(SOCK_CLOEXEC));
-    // The listener would be ready for ever.
-    if (fd == -EMFILE || fd == -ENFILE) return cannot_open("a connection of a member", static_cast<int>(fd));
-    if (sys::failed(fd)) return {};
-    ScopedFd peer(static_cast<int>(fd));
-    struct {
-      int32_t pid;
-      uint32_t uid, gid;
-    } who{};
-    socklen_t size = sizeof(who);
-    if (sys::call(__NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) continue;
-    Member* found = nullptr;
-    for (Member& m : members_) {
-      if (m.listed.look.pid == who.pid && m.state == Member::State::kAsked) found = &m;
-    }
-    if (found == nullptr) continue;  // a stranger, or one that was asked twice
-    timeval patience{5, 0};
-    sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-    ControlHello hello{};
-    if (!receive_exactly(peer.get(), &hello, sizeof(hello))) continue;
-    if (hello.magic != kControlMagic || hello.version != kControlVersion)
-      return name(*found, ExitCode::kIncompatible, "has a library of another version");
-    ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(ControlOperation::kJoin), 0};
-    JoinRequest join{};
-    std::memcpy(join.job, own_job.identity.id, sizeof(join.job));
-    join.sequence = place.sequence;
-    if (told_ >= Step::kHold) join.flags |= kJoinHeld;
-    if (place.by_fork) join.flags |= kJoinByFork;
-    if (place.full) join.flags |= kJoinFull;
-    if (place.stays) join.flags |= kJoinStays;
-    if (over_hosts) join.flags |= kJoinHosts;
-    if (in_rounds && round_ == 0 && told_ < Step::kHold) join.flags |= kJoinRounds;
-    if (place.may_repeat) join.flags |= kJoinMayRepeat;
-    if (place.streamed) join.flags |= kJoinStream;
-    join.root = own_job.identity.root;
-    *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
-    std::memcpy(join.name, name_.text, sizeof(join.name));
-    std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
-    if (place.streamed && who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid)))
-      return name(
-          *found, ExitCode::kUnsupported,
-          "is of another user: a stream (CKPT_TO) does not tell whose word an image is; leave CKPT_TO out");
-    // Before the descriptor is sent: the member may write as soon as it has it.
-    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(open_to_other_users());
-    if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
-        !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get()) ||
-        (place.streamed && (!send_with_descriptor(peer.get(), "", 1, place.stream.pipe) ||
-                            !send_with_descriptor(peer.get(), "", 1, place.stream.turn)))) {
-      continue;
-    }
-    const long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), kFirstSocket);
-    found->socket = sys::failed(high) ? peer.release() : static_cast<int>(high);
-    found->state = Member::State::kWithUs;
-    found->reached = Step::kNone;
-    watch_in_stream(found->socket);
-  }
-}
-
-// The member's socket is closed, or was never there.
-Result<void> Coordinator::lost(Member& m) {
-  if (m.socket >= 0) sys::call(__NR_close, m.socket);
-  m.socket = -1;
-  if (told_ >= Step::kStop) {
-    // Nothing more is wanted of it.
-    if (m.reached == Step::kWritten || m.reached == Step::kReconnected) {
-      m.state = Member::State::kEnded;
-      return {};
-    }
-    again = came_or_went = true;
-    return name(m, ExitCode::kInternal, "ended while its checkpoint was taken");
-  }
-  // The member has ended, or executes another program and is to be asked anew.
-  m.state = Member::State::kStarting;
-  m.since_ns = now_ns();
-  m.reached = Step::kNone;
-  return {};
-}
-
-// A message comes whole before deadline_ns (0: none), or its member is lost.
-Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
-  Message message;
-  const int64_t patience = now_ns() + kPatienceNs;
-  const int64_t until = deadline_ns == 0 ? patience : std::min(patience, deadline_ns);
-  if (receive_message(m.socket, until, arena_, message) != Received::kMessage) return lost(m);
-  if (message.step == Step::kFailed) {
-    const auto* failed = message.as<Failed>();
-    if (failed == nullptr) return lost(m);
-    if (static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess && m.reached == Step::kNone) {
-      // The process looked like a member, and is of another job.
-      sys::call(__NR_close, m.socket);
-      m.socket = -1;
-      m.state = Member::State::kEnded;
-      m.stranger = true;
-      m.listed.look.state = 'X';
-      return {};
-    }
-    again = again || failed->again != 0;
-    passing = passing || failed->again == 2;
-    // Its last thread has ended, and nobody was told.
-    came_or_went = came_or_went || static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess;
-    return make_error(static_cast<ExitCode>(failed->code), failed->sys_errno,
-                      "process {} ({}) of the job: {}", m.listed.look.pid,
-                      static_cast<const char*>(m.listed.look.name),
-                      std::string_view(failed->text, strnlen(failed->text, sizeof(failed->text))));
-  }
-  if (message.step == Step::kSampled) {
-    if (message.payload.size() < sizeof(Standing)) return lost(m);
-    std::memcpy(&m.facts, message.payload.data(), sizeof(m.facts));
-    const auto rest = message.payload.subspan(sizeof(Standing));
-    m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
-  } else if (message.step == Step::kUnreported) {
-    m.unreported = {reinterpret_cast<const int32_t*>(message.payload.data()),
-                    message.payload.size() / sizeof(int32_t)};
-  } else if (message.step == Step::kHeld) {
-    Held held{};
-    if (message.payload.size() < sizeof(held)) return lost(m);
-    std::memcpy(&held, message.payload.data(), sizeof(held));
-    const auto rest = message.payload.subspan(sizeof(held));
-    m.can_share = held.can_share != 0;
-    m.offers = {reinterpret_cast<const SharedOffer*>(rest.data()), rest.size() / sizeof(SharedOffer)};
-  } else if (message.step == Step::kPosted) {
-    m.posts = message.payload;
-  } else if (message.step == Step::kDrained) {
-    m.bookmarks = {reinterpret_cast<const Bookmark*>(message.payload.data()),
-                   message.payload.size() / sizeof(Bookmark)};
-  } else if (message.step == Step::kWritten) {
-    if (const auto* written = message.as<Written>()) m.written = *written;
-    watch_no_more(m.socket);
-  }
-  m.reached = message.step;
-  return {};
-}
-
 Result<void> Coordinator::look_at_silent(int64_t now) {
   for (Member& m : members_) {
     if (m.state == Member::State::kStarting) CKPT_TRY(ask(m));
-    if (m.state != Member::State::kAsked) continue;
-    ProcessLook look;
-    const bool there = look_at(m.listed.look.pid, look) && !look.ended();
-    if (!there || now - m.asked_ns > kAskAgainNs) CKPT_TRY(ask(m));
-    if (m.state == Member::State::kAsked && now - m.since_ns > kPatienceNs)
+    if (m.state == Member::State::kConnected) CKPT_TRY(greet(m));
+    if (m.state == Member::State::kAsked) {
+      ProcessLook look;
+      const bool there = look_at(m.listed.look.pid, look) && !look.ended();
+      if (!there || now - m.asked_ns > kAskAgainNs) CKPT_TRY(ask(m));
+    }
+    const bool waits = m.state == Member::State::kAsked || m.state == Member::State::kConnected;
+    if (waits && now - m.since_ns > kPatienceNs)
       return name(m, ExitCode::kTimeout, "did not answer within 30 s");
   }
   return {};
@@ -389,12 +229,51 @@ Result<void> Coordinator::look_for_stopped(Step step) {
   return {};
 }
 
+// Nobody hears of a checkpoint whose asker has gone (a ckpt now that was killed): before the stop, where a
+// member may let all wait for long, it is given up.
+Result<void> Coordinator::look_at_asker() {
+  if (options_.asker < 0) return {};
+  pollfd asker{options_.asker, 0, 0};
+  constexpr timespec kAtOnce{};
+  if (sys::call(__NR_ppoll, &asker, 1L, &kAtOnce, nullptr, 8L) <= 0 || (asker.revents & POLLHUP) == 0)
+    return {};
+  return make_error(
+      ExitCode::kUnavailable, 0,
+      "whoever asked for the checkpoint is gone, and not all processes of the job were ready; it "
+      "was given up");
+}
+
+// A member that is lost before the stop is asked anew, once or often: a shell executes one program after the
+// other. When nobody else is waited for any more it has kPatienceNs.
+class Coordinator::LostAgain {
+ public:
+  // The first member that lacks `step`, if all that do have been lost and the time is over.
+  const Member* look(const ArenaVector<Member>& members, Step step) {
+    const Member* first = nullptr;
+    for (const Member& m : members) {
+      if (needs_nothing(m) || m.reached >= step) continue;
+      if (!m.was_lost) first = nullptr;
+      if (!m.was_lost) break;
+      if (first == nullptr) first = &m;
+    }
+    if (first == nullptr)
+      since_ns_ = 0;
+    else if (since_ns_ == 0)
+      since_ns_ = now_ns();
+    return first != nullptr && now_ns() - since_ns_ > kPatienceNs ? first : nullptr;
+  }
+
+ private:
+  int64_t since_ns_ = 0;
+};
+
 // Waits until every living member has come to `step`. deadline_ns: CLOCK_MONOTONIC, 0 never.
 Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
   auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
   auto* who = static_cast<uint32_t*>(arena_.allocate((members_.size() + 1) * sizeof(uint32_t)));
   if (polls == nullptr || who == nullptr)
     return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
+  LostAgain lost_again;
   for (;;) {
     size_t count = 0;
     bool all = true, silent = false;
@@ -402,15 +281,20 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
       const Member& m = members_[i];
       if (needs_nothing(m)) continue;
       if (m.reached < step) all = false;
-      if (m.state == Member::State::kWithUs) {
+      if (m.state == Member::State::kWithUs || m.state == Member::State::kConnected) {
         who[count] = i;
         polls[count++] = {m.socket, POLLIN, 0};
-      } else {
-        silent = true;
       }
+      silent = silent || m.state != Member::State::kWithUs;
     }
     if (all) return {};
-    polls[count] = {listener_.get(), POLLIN, 0};
+    if (step <= Step::kHeld) {
+      CKPT_TRY(look_at_asker());
+      if (const Member* m = lost_again.look(members_, step); m != nullptr)
+        return name(*m, ExitCode::kTimeout, "left the checkpoint again and again, for 30 s");
+    }
+    // From the stop on nobody new can come: who connects then is a stranger, and may take the time of all.
+    polls[count] = {told_ < Step::kStop ? listener_.get() : -1, POLLIN, 0};
     const int64_t now = now_ns();
     // Until all go on others wait for the last: in the stop, and before it for a member that is being
     // stopped.
@@ -429,7 +313,9 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     const long ready = sys::call(__NR_ppoll, polls, count + 1, &left, nullptr, 8L);
     if (ready > 0) {
       for (size_t i = 0; i < count; ++i) {
-        if (polls[i].revents != 0) CKPT_TRY(take_message(members_[who[i]], deadline_ns));
+        if (polls[i].revents == 0) continue;
+        Member& m = members_[who[i]];
+        CKPT_TRY(m.state == Member::State::kConnected ? greet(m) : take_message(m, deadline_ns));
       }
       if (polls[count].revents != 0) CKPT_TRY(accept_members());
     }

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "job/capture/coordinator/coordinator.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
 
 namespace {
+
+constexpr int64_t kLookForStoppedNs = 20'000'000;
 
 bool is_same(const SharedOffer& a, const SharedOffer& b) {
   return a.device == b.device && a.inode == b.inode;
@@ -80,8 +83,18 @@ Result<void> Coordinator::share_memory() {
                     "the ledger of the job's shared memory cannot be mapped; the checkpoint is taken again");
 }
 
-// Hears members that have written their images, failed, or gone.
+// While threads of others may wait for memory that a member protects: one that is stopped goes on with its part
+// all the same, as it does when the coordinator waits for it.
 Result<void> Coordinator::still_on() {
+  CKPT_TRY(hear_members());
+  const int64_t now = now_ns();
+  if (now - looked_for_stopped_ns_ < kLookForStoppedNs) return {};
+  looked_for_stopped_ns_ = now;
+  return look_for_stopped(Step::kWritten);
+}
+
+// Hears members that have written their images, failed, or gone.
+Result<void> Coordinator::hear_members() {
   constexpr timespec kAtOnce{};
   for (Member& m : members_) {
     if (m.state != Member::State::kWithUs) continue;

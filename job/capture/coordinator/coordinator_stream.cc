@@ -103,7 +103,7 @@ Result<void> Coordinator::commit_to_stream() {
 Error Coordinator::explain(const Error& error) {
   if (!place.streamed || !command_.is_launched() || error.code != ExitCode::kIo) return error;
   if (error.sys_errno != ECANCELED) return command_.explain(error);  // of EPIPE only the command can tell why
-  if (const Result<void> heard = still_on(); !heard.ok()) return command_.explain(heard.error());
+  if (const Result<void> heard = hear_members(); !heard.ok()) return command_.explain(heard.error());
   again = true;
   return make_error(ExitCode::kInternal, 0,
                     "a process of the job does not go on with its part; it is taken again");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -35,7 +36,8 @@ Error full() {
 
 }  // namespace
 
-Result<void> find_shared(std::span<const MemberFiles> members, Arena& arena, ArenaVector<SharedUse>& shared) {
+Result<void> find_shared(std::span<const MemberFiles> members, int64_t until_ns, Arena& arena,
+                         ArenaVector<SharedUse>& shared) {
   ArenaVector<Use> uses(arena);
   for (uint32_t m = 0; m < members.size(); ++m) {
     for (const OpenFileKey& key : members[m].files) {
@@ -61,6 +63,12 @@ Result<void> find_shared(std::span<const MemberFiles> members, Arena& arena, Are
       const Use& use = uses[i];
       size_t low = 0, high = classes.size();
       bool found = false;
+      if (now_ns() > until_ns)
+        return make_error(ExitCode::kTimeout, 0,
+                          "the processes of the job have {} open files that look alike: which of them are "
+                          "one could not be told in "
+                          "time (CKPT_STOP_TIMEOUT); the checkpoint was given up",
+                          end - begin);
       while (low < high && !found) {
         const size_t middle = (low + high) / 2;
         const Use& other = classes[middle].first;

@@ -144,6 +144,7 @@ Result<void> Coordinator::reconnect_all() {
   uint64_t cookie = 0;
   if (!receive_exactly(options_.hosts_socket, &cookie, sizeof(cookie)))
     return make_error(ExitCode::kInternal, 0, "the agent of this host is gone; the checkpoint counts");
+  told_ = Step::kReconnect;
   for (Member& m : members_) {
     if (m.state == Member::State::kWithUs &&
         !send_message(m.socket, Step::kReconnect, &cookie, sizeof(cookie)))
