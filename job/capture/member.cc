@@ -240,8 +240,8 @@ class MemberSession final : public Session {
     }
   }
 
-  // The next message, while the program runs: the coordinator may wait for others as long as it likes, but not
-  // stand. One that is stopped, and that nobody traces, says nothing until somebody continues it.
+  // The next message, while the program runs: the coordinator may wait for others as long as it likes, but
+  // not stand. One that is stopped, and that nobody traces, says nothing until somebody continues it.
   Received hear(Message& message) {
     constexpr int64_t kBetweenNs = 100'000'000;
     for (int64_t stood_ns = 0; stood_ns < 2 * user_settings().stop_timeout_ns;) {
@@ -301,7 +301,8 @@ void serve_join(int socket) {
   request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
   MemberSession session(socket, temporary, request);
   if (!received) {
-    // All of it has come but the descriptor: the coordinator must not take it for a member that executes another program.
+    // All of it has come but the descriptor: the coordinator must not take it for a member that executes
+    // another program.
     if (is_whole) session.tell(cannot_open("the checkpoint's directory, which was handed over", EMFILE));
     return;
   }

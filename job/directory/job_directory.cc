@@ -87,6 +87,55 @@ bool is_held(int directory) {
   return held;
 }
 
+// All that is in a directory of ours: images, and one directory with the files that are kept beside them.
+// Members of other users may have made directories in either, however deep. Such a one is moved up, and its
+// entries go like the others: a chain of them takes no stack.
+class Removal {
+ public:
+  explicit Removal(int top) : top_(top) {}
+  void run() {
+    constexpr int kMostPasses = 4096;  // who has one of them open may go on for ever
+    sys::call(__NR_fchmod, top_, 0700L);
+    for (int i = 0; i < kMostPasses && (i == 0 || has_moved_); ++i) {
+      has_moved_ = false;
+      scan_directory(top_, [&](std::string_view entry) {
+        if (entry == "." || entry == "..") return;
+        if (sys::call(__NR_unlinkat, top_, entry.data(), 0L) == -EISDIR) remove_directory(entry.data());
+      });
+    }
+  }
+
+ private:
+  void remove_directory(const char* name) {
+    {
+      const ScopedFd inside = open_directory(top_, name);
+      if (!inside.valid()) return;
+      scan_directory(inside.get(), [&](std::string_view entry) {
+        if (entry == "." || entry == "..") return;
+        if (sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L) != -EISDIR) return;
+        if (sys::call(__NR_unlinkat, inside.get(), entry.data(), static_cast<long>(AT_REMOVEDIR)) != 0)
+          move_up(inside.get(), entry.data());
+      });
+    }
+    sys::call(__NR_unlinkat, top_, name, static_cast<long>(AT_REMOVEDIR));
+  }
+
+  void move_up(int from, const char* name) {
+    constexpr int kTries = 8;  // a name may be there already
+    for (int i = 0; i < kTries; ++i) {
+      char to[32] = {};
+      fmt::format_to_n(to, sizeof(to) - 1, ".removed-{}", ++number_);
+      if (sys::call(__NR_renameat2, from, name, top_, to, static_cast<long>(RENAME_NOREPLACE)) != 0) continue;
+      has_moved_ = true;
+      return;
+    }
+  }
+
+  const int top_;
+  uint32_t number_ = 0;
+  bool has_moved_ = false;
+};
+
 }  // namespace
 
 bool try_lock(int directory) { return !is_locked_by_others(directory, LOCK_EX); }
@@ -191,19 +240,7 @@ void remove_job_directory(int directory, const char* name) {
     if (!inside.valid()) return;
     // The manifest first: what is half removed is no checkpoint.
     sys::call(__NR_unlinkat, inside.get(), kManifestName, 0L);
-    scan_directory(inside.get(), [&](std::string_view entry) {
-      if (entry == "." || entry == "..") return;
-      if (sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L) != -EISDIR) return;
-      {
-        // Files that are kept beside the images.
-        const ScopedFd saved = open_directory(inside.get(), entry.data());
-        if (!saved.valid()) return;
-        scan_directory(saved.get(), [&](std::string_view file) {
-          if (file != "." && file != "..") sys::call(__NR_unlinkat, saved.get(), file.data(), 0L);
-        });
-      }
-      sys::call(__NR_unlinkat, inside.get(), entry.data(), static_cast<long>(AT_REMOVEDIR));
-    });
+    Removal(inside.get()).run();
   }
   sys::call(__NR_unlinkat, directory, name, static_cast<long>(AT_REMOVEDIR));
 }

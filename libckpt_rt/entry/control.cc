@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "base/settings/settings_table.h"
@@ -70,11 +71,19 @@ class Answer {
   char lines_[4096];
 };
 
-bool connect_to_asker(std::string_view name, ScopedFd& out) {
-  ScopedFd fd(static_cast<int>(sys::call(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+enum class Found : uint32_t {
+  kNobody,  // or a stranger
+  kBusy,    // others wait to be accepted: it cannot be told who that is
+  kAsker,
+};
+
+// at_once: nobody is waited for.
+Found connect_to_asker(std::string_view name, bool at_once, ScopedFd& out) {
+  const long kind = SOCK_STREAM | SOCK_CLOEXEC | (at_once ? SOCK_NONBLOCK : 0);
+  ScopedFd fd(static_cast<int>(sys::call(__NR_socket, AF_UNIX, kind, 0)));
   if (!fd.valid()) {
     fd.release();
-    return false;
+    return Found::kNobody;
   }
   // An asker that stops talking must not keep the agent, and with it the next checkpoint.
   timeval patience{5, 0};
@@ -82,19 +91,21 @@ bool connect_to_asker(std::string_view name, ScopedFd& out) {
   sys::call(__NR_setsockopt, fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (name.size() >= sizeof(address.sun_path)) return false;
+  if (name.size() >= sizeof(address.sun_path)) return Found::kNobody;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   auto length = offsetof(sockaddr_un, sun_path) + 1 + name.size();
-  if (sys::call(__NR_connect, fd.get(), &address, length) != 0) return false;
+  const long connected = sys::call(__NR_connect, fd.get(), &address, length);
+  if (connected != 0) return connected == -EAGAIN ? Found::kBusy : Found::kNobody;
   struct {
     int32_t pid;
     uint32_t uid, gid;
   } peer{};
   socklen_t size = sizeof(peer);
-  if (sys::call(__NR_getsockopt, fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  if (peer.uid != 0 && peer.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) return false;
+  if (sys::call(__NR_getsockopt, fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return Found::kNobody;
+  if (peer.uid != 0 && peer.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) return Found::kNobody;
+  if (at_once) sys::call(__NR_fcntl, fd.get(), long{F_SETFL}, 0L);
   out = std::move(fd);
-  return true;
+  return Found::kAsker;
 }
 
 // What the asker hands over in answer to a line "need …": up to two descriptors, not valid where it has none.
@@ -304,9 +315,7 @@ void answer_back(Answer& answer, int fd) {
 
 namespace {
 
-bool serve(std::string_view name) {
-  ScopedFd fd;
-  if (!connect_to_asker(name, fd)) return false;
+bool serve(ScopedFd fd) {
   ControlHello hello{kControlMagic, kControlVersion, this_process.pid, 0};
   if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello))
     return false;
@@ -360,14 +369,15 @@ bool serve(std::string_view name) {
 bool serve_asker(uint64_t cookie) {
   char name[64];
   auto end = fmt::format_to_n(name, sizeof(name), "ckpt_rt.{:016x}", cookie);
-  return serve({name, end.size});
+  ScopedFd fd;
+  return connect_to_asker({name, end.size}, false, fd) == Found::kAsker && serve(std::move(fd));
 }
 
 namespace {
 
-// The first name of an asker in the list of sockets whose cookie is none of `tried`. 0: there is none.
+// The first asker in the list of sockets whose cookie is none of `tried`.
 // A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>".
-size_t find_asker(std::span<const uint64_t> tried, char (&name)[64], uint64_t& cookie) {
+bool find_asker(std::span<const uint64_t> tried, uint64_t& cookie) {
   char wanted[64], text[4096];
   const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", this_process.pid);
   const std::string_view prefix(wanted, end.size);
@@ -376,7 +386,7 @@ size_t find_asker(std::span<const uint64_t> tried, char (&name)[64], uint64_t& c
       sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC, 0)));
   for (size_t have = 0; list.valid();) {
     const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
-    if (got <= 0) return 0;
+    if (got <= 0) return false;
     have += static_cast<size_t>(got);
     const std::string_view read(text, have);
     size_t done = 0;
@@ -386,33 +396,51 @@ size_t find_asker(std::span<const uint64_t> tried, char (&name)[64], uint64_t& c
       if (at == line.npos || line.size() != at + prefix.size() + kDigits) continue;
       if (!number_after(line.substr(at), prefix, 16, cookie)) continue;
       if (std::find(tried.begin(), tried.end(), cookie) != tried.end()) continue;
-      const std::string_view found = line.substr(at + 1);
-      std::memcpy(name, found.data(), found.size());
-      return found.size();
+      return true;
     }
     have -= done;
     if (have == sizeof(text)) have = 0;  // no line of ours is as long
     std::memmove(text, text + done, have);
   }
-  return 0;
+  return false;
+}
+
+Found connect_at_once(uint64_t cookie, ScopedFd& fd) {
+  char name[64];
+  const auto end = fmt::format_to_n(name, sizeof(name), "ckpt_rt.{:016x}.{:016x}", this_process.pid, cookie);
+  return connect_to_asker({name, end.size}, true, fd);
 }
 
 }  // namespace
 
 // Another user may have sockets with such names, and is turned away; one that was served is gone. The list is
 // closed before anybody is served, since a program with few descriptors leaves us few, and looked at again
-// after.
+// after. Those to which nobody can connect now are tried again for a while, all together: a stranger must not
+// take that time for each of his.
 bool serve_askers_without_cookie() {
   constexpr size_t kMost = 256;
-  uint64_t tried[kMost];
-  size_t count = 0;
+  constexpr int64_t kBusyNs = 5'000'000'000;
+  constexpr timespec kStep{0, 20'000'000};
+  uint64_t tried[kMost], busy[kMost];
+  size_t count = 0, left = 0;
   bool any = false;
-  while (count < kMost) {
-    char name[64];
-    const size_t length = find_asker({tried, count}, name, tried[count]);
-    if (length == 0) break;
-    ++count;
-    any = serve({name, length}) || any;
+  while (count < kMost && find_asker({tried, count}, tried[count])) {
+    const uint64_t cookie = tried[count++];
+    ScopedFd fd;
+    const Found found = connect_at_once(cookie, fd);
+    if (found == Found::kBusy) busy[left++] = cookie;
+    any = (found == Found::kAsker && serve(std::move(fd))) || any;
+  }
+  for (const int64_t until = now_ns() + kBusyNs; left != 0 && now_ns() < until;) {
+    sys::call(__NR_nanosleep, &kStep, nullptr);
+    size_t still = 0;
+    for (size_t i = 0; i < left; ++i) {
+      ScopedFd fd;
+      const Found found = connect_at_once(busy[i], fd);
+      if (found == Found::kBusy) busy[still++] = busy[i];
+      any = (found == Found::kAsker && serve(std::move(fd))) || any;
+    }
+    left = still;
   }
   return any;
 }

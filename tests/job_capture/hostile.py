@@ -9,7 +9,7 @@ import socket
 import subprocess
 import unittest
 
-from capture_support import CKPT, HOSTILE, Job, clean, name_of, tree, wait_for
+from capture_support import CKPT, HOSTILE, Job, clean, handles_requests, name_of, tree, wait_for
 
 
 @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/usr/bin/setpriv"), "needs root and setpriv")
@@ -82,6 +82,37 @@ class Strangers(Job):
                 # One that was taken from the queue ends without an error.
                 with self.assertRaises(ConnectionResetError):
                     stranger.recv(1)
+
+    def test_under_the_names_of_askers(self):
+        """The agent of a program that cannot be told which asker it was tries them all, but waits for none of those that are
+        full longer than for all together."""
+        child = self.start("sleep", "1000")
+        wait_for("sleep", lambda: name_of(child.pid) == "sleep" and handles_requests(child.pid))
+        for cookie in range(60):
+            address = f"\0ckpt_rt.{child.pid:016x}.{cookie + (1 << 32):016x}"
+            listener, first = (socket.socket(socket.AF_UNIX) for _ in range(2))
+            self.addCleanup(listener.close)
+            self.addCleanup(first.close)
+            listener.bind(address)
+            listener.listen(0)
+            first.connect(address)  # the next one has to wait
+        os.kill(child.pid, 60)
+        wait_for("the checkpoint", lambda: glob.glob(self.images + "/*.ckpt"), said=self.log)
+
+
+class Planted(Job):
+    def test_directories(self):
+        """What is left of a checkpoint goes with the next one, whatever directories a member of another user has made in it."""
+        left = os.path.join(self.images, ".bash.000001.job.tmp")
+        for top in ("job.files", "planted"):
+            os.makedirs(os.path.join(left, top, *map(str, range(30))))
+            os.makedirs(os.path.join(left, top, "0", "also", "deep"))
+            with open(os.path.join(left, top, "0", "also", "file"), "w", encoding="ascii"):
+                pass
+        child = self.start("bash", "-c", "sleep 1000 & echo up; wait", ready="up")
+        self.settle_named(child.pid, "bash", "sleep")
+        self.now(child.pid)
+        self.assertEqual(self.leftovers(), [])
 
 
 if __name__ == "__main__":

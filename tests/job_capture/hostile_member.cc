@@ -1,5 +1,6 @@
-// A member of another user in a job of root's, with a program of its own in place of the library: it answers the
-// coordinator, and says what no member would. Arguments: what it does (HOW below), the library's file, which it maps.
+// A member of another user in a job of root's, with a program of its own in place of the library: it answers
+// the coordinator, and says what no member would. Arguments: what it does (HOW below), the library's file,
+// which it maps.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,8 +1,9 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
 // Files: coordinator.cc has its stages; coordinator_stream.cc what goes to a command instead of a directory;
-// rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it asks members and waits for them;
-// coordinator_connections.cc their connections, and what they say; coordinator_shared.cc the ledger; hosts.cc the steps over several hosts; coordinator_commit.cc the end.
+// rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it asks members and waits for
+// them; coordinator_connections.cc their connections, and what they say; coordinator_shared.cc the ledger;
+// hosts.cc the steps over several hosts; coordinator_commit.cc the end.
 //
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
 // A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the

@@ -1,5 +1,5 @@
-// How members connect to the coordinator (coordinator.h), and what it takes from their connections. A member may
-// be another user's, and that user's own program in place of our library: what it says is looked at.
+// How members connect to the coordinator (coordinator.h), and what it takes from their connections. A member
+// may be another user's, and that user's own program in place of our library: what it says is looked at.
 #include "job/capture/coordinator/coordinator.h"
 
 #include <errno.h>

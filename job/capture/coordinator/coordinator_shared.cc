@@ -83,8 +83,8 @@ Result<void> Coordinator::share_memory() {
                     "the ledger of the job's shared memory cannot be mapped; the checkpoint is taken again");
 }
 
-// While threads of others may wait for memory that a member protects: one that is stopped goes on with its part
-// all the same, as it does when the coordinator waits for it.
+// While threads of others may wait for memory that a member protects: one that is stopped goes on with its
+// part all the same, as it does when the coordinator waits for it.
 Result<void> Coordinator::still_on() {
   CKPT_TRY(hear_members());
   const int64_t now = now_ns();

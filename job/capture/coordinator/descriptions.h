@@ -25,8 +25,8 @@ struct SharedUse {
   uint32_t group;  // uses with one number are of one description; in order
 };
 
-// Only files that agree in device, inode, flags and kind are compared. until_ns: CLOCK_MONOTONIC, for all stand
-// meanwhile. Errors: kcmp is forbidden; the time is over.
+// Only files that agree in device, inode, flags and kind are compared. until_ns: CLOCK_MONOTONIC, for all
+// stand meanwhile. Errors: kcmp is forbidden; the time is over.
 Result<void> find_shared(std::span<const MemberFiles> members, int64_t until_ns, Arena& arena,
                          ArenaVector<SharedUse>& shared);
 
