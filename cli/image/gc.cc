@@ -14,6 +14,7 @@
 #include "image/read/sources/image_catalog.h"
 #include "image/read/sources/reading_key.h"
 #include "image/write/directory/image_directory.h"
+#include "job/directory/directory_lock.h"
 #include "job/directory/job_directory.h"
 
 namespace ckpt::cli {
@@ -41,7 +42,8 @@ uint64_t bytes_in(const std::vector<JobEntry>& jobs) {
 // A directory with the images of a job counts as one.
 Result<void> prune_jobs(int directory, const GcOptions& o, const std::vector<JobEntry>& jobs, Pruned* all) {
   if (jobs.empty()) return {};
-  if (!job::try_lock(directory) || job::is_one_made(directory)) {
+  job::DirectoryLock lock;
+  if (!lock.try_take(directory) || job::is_one_made(directory)) {
     return failure(ExitCode::kUnavailable, o.directory, "a job's checkpoint is being written there",
                    "try again when it is complete");
   }

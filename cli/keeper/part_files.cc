@@ -12,6 +12,7 @@
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 #include "image/read/manifest.h"
+#include "job/directory/directory_lock.h"
 #include "job/directory/job_directory.h"
 
 namespace ckpt::cli {
@@ -25,10 +26,14 @@ bool is_there(int directory, const std::string& name) {
 }
 
 // A process that counts checkpoints there, or makes one of one host alone, holds this lock.
-Result<ScopedFd> lock_keeper(int directory) {
-  ScopedFd own(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+struct LockedKeeper {
+  ScopedFd directory;
+  job::DirectoryLock lock;
+};
+Result<LockedKeeper> lock_keeper(int directory) {
+  LockedKeeper own{ScopedFd(openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)), {}};
   const int64_t until = now_ns() + kLockNs;
-  while (own.valid() && !job::try_lock(own.get())) {
+  while (own.directory.valid() && !own.lock.try_take(own.directory.get())) {
     if (now_ns() > until)
       return failure(ExitCode::kTimeout, "the keeper", "a checkpoint is being taken there all the time",
                      "try again");

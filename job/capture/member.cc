@@ -12,6 +12,7 @@
 #include "job/capture/members/process_look.h"
 #include "job/capture/reconnect.h"
 #include "job/capture/take.h"
+#include "job/directory/directory_lock.h"
 #include "job/directory/job_directory.h"
 #include "job/format/job_name.h"
 #include "job/identity/own_job.h"
@@ -176,7 +177,8 @@ class MemberSession final : public Session {
   // The coordinator is gone, and the checkpoint was not complete: the first member that gets the lock removes
   // its temporary directory, if no other one has that name by now.
   void tidy() {
-    if (!gone_ || !directory_.valid() || !try_lock(directory_.get())) return;
+    DirectoryLock lock;
+    if (!gone_ || !directory_.valid() || !lock.try_take(directory_.get())) return;
     remove_dead_job(directory_.get(), request_.temporary);
   }
 

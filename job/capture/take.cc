@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "image/write/directory/image_directory.h"
 #include "job/capture/coordinator/coordinator.h"
+#include "job/directory/directory_lock.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/directory/log.h"
@@ -18,11 +19,11 @@ namespace ckpt::job {
 namespace {
 
 // One checkpoint in a directory at a time. The process that has the lock may want us in its own checkpoint.
-Result<void> lock(int directory, bool (*serve_joins)()) {
+Result<void> take_lock(DirectoryLock& lock, int directory, bool (*serve_joins)()) {
   constexpr int64_t kPatienceNs = 60'000'000'000;
   constexpr timespec kStep{0, 1'000'000};
   const int64_t deadline = now_ns() + kPatienceNs;
-  while (!try_lock(directory)) {
+  while (!lock.try_take(directory)) {
     if (!serve_joins())
       return make_error(ExitCode::kUnavailable, 0, "the job is about to go back to a checkpoint; ask again");
     if (now_ns() > deadline) {
@@ -103,7 +104,8 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
     CKPT_TRY(refuse_hidden_root());
     return directory.error();
   }
-  CKPT_TRY(lock(directory->get(), serve_joins));
+  DirectoryLock lock;
+  CKPT_TRY(take_lock(lock, directory->get(), serve_joins));
   if (const uint32_t removed = remove_dead_jobs(directory->get()); removed != 0)
     log_format(directory->get(), "removed {} unfinished checkpoints of jobs", removed);
   for (uint32_t attempt = 1;; ++attempt) {
@@ -124,7 +126,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
     Result<CheckpointCost> result = Error{};
     bool again = false, passing = false, came_or_went = false;
     {
-      Coordinator coordinator(directory->get(), directory_name, options, report);
+      Coordinator coordinator(directory->get(), lock, directory_name, options, report);
       coordinator.own_memory[1] = arena.range();
       if (Result<void> begun =
               coordinator.begin(hosts ? options.part.attempt : attempt, waits.left(), members.span());

@@ -138,10 +138,6 @@ class Removal {
 
 }  // namespace
 
-bool try_lock(int directory) { return !is_locked_by_others(directory, LOCK_EX); }
-
-void unlock(int directory) { sys::call(__NR_flock, directory, static_cast<long>(LOCK_UN)); }
-
 bool is_one_made(int directory) {
   bool made = false;
   scan_directory(directory, [&](std::string_view name) {

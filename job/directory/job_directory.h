@@ -2,7 +2,7 @@
 //
 // Owner:     job. Callers: the coordinator's agent, a member's when its coordinator is gone, ckpt gc, and who
 //            computes a lost part in a keeper's memory. Whoever makes one, or removes one of others, holds
-//            the lock of the image directory. Raw system calls, no allocation.
+//            the lock of the image directory (directory_lock.h). Raw system calls, no allocation.
 // Locks:     who makes one has a lock of it too, from its making until the checkpoint is over: what is
 //            locked is no leftover. Over several hosts the lock of the image directory is held no longer
 //            than for the making: two jobs with the same hosts would wait for each other, each of them with
@@ -17,10 +17,6 @@
 
 namespace ckpt::job {
 
-// flock(2) of the image directory: one job's checkpoint at a time. False: another process has it. On a file
-// system without locks every caller gets it.
-bool try_lock(int directory);
-void unlock(int directory);
 // A checkpoint of some job is being made there, or computed.
 bool is_one_made(int directory);
 

@@ -2,6 +2,7 @@
 connect. The checkpoint ends, says who it was, and none of what they claim is in it."""
 
 import glob
+import json
 import os
 import re
 import shutil
@@ -45,6 +46,29 @@ class Hostile(Job):
 
     def test_claims_what_its_parent_has_open(self):
         self.refused("claims", 68, "says what no member would")
+
+    def test_locks_the_directory(self):
+        """Whoever may read it can. Two checkpoints at once still take turns."""
+        child = self.start("bash", "-c", f"cd {self.directory}; sleep 1000 & echo up; wait", ready="up",
+                           env=clean(CKPT_TEST_POINT="coordinator.held=wait:2"))
+        sleep = self.settle_named(child.pid, "bash", "sleep")["sleep"]
+        self.now(child.pid)
+        for directory in (self.directory, self.images):
+            os.chmod(directory, 0o755)
+        with subprocess.Popen(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "flock", "-x", self.images, "sh", "-c",
+                               "echo has it; read x"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stranger:
+            self.assertEqual(stranger.stdout.readline(), "has it\n")
+            with subprocess.Popen([CKPT, "now", "--json", str(child.pid)], stdout=subprocess.PIPE, text=True, env=clean()) as first:
+                waits = os.path.join(self.directory, f"{child.pid:010}.waits")
+                wait_for("the first", lambda: os.path.exists(waits))
+                gc = self.run_ckpt("gc", "--keep", "1", self.images)
+                self.assertEqual(gc.returncode, 69, gc.stderr)
+                os.unlink(waits)
+                self.assertEqual(json.loads(first.communicate(timeout=60)[0])["members"], 2)
+                self.assertEqual(first.returncode, 0)
+            self.assertEqual(self.now(sleep)["members"], 2)
+            stranger.communicate("\n")
 
 
 def listener_of(pid):

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,21 +25,20 @@ Result<void> check_writer(const std::string& path) {
                  "use a checkpoint of your own, or --trust");
 }
 
-Result<ScopedFd> lock_directory(const std::string& checkpoint, int64_t patience_ns) {
+Result<LockedDirectory> lock_directory(const std::string& checkpoint, int64_t patience_ns) {
   std::string parent = checkpoint.substr(0, checkpoint.rfind('/'));
   if (checkpoint.find('/') == std::string::npos) parent = ".";
-  ScopedFd directory(open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.valid())
+  LockedDirectory locked{ScopedFd(open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), {}};
+  if (!locked.directory.valid())
     return make_error(ExitCode::kPermission, errno, "{}: cannot be opened ({})", brief(parent),
                       errno_name(errno));
   const int64_t until = now_ns() + patience_ns;
-  while (flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) break;  // no locks there: nobody has one
+  while (!locked.lock.try_take(locked.directory.get())) {
     if (now_ns() > until)
       return failure(ExitCode::kTimeout, parent, "a checkpoint is being taken all the time", "ask again");
     wait_a_moment();
   }
-  return directory;
+  return locked;
 }
 
 Result<void> check_outside(const Manifest& manifest) {

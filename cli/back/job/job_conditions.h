@@ -10,6 +10,7 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "image/read/manifest.h"
+#include "job/directory/directory_lock.h"
 
 namespace ckpt::cli {
 
@@ -17,7 +18,11 @@ namespace ckpt::cli {
 Result<void> check_writer(const std::string& path);
 // Keeps checkpoints of the job from beginning, as long as the descriptor is open. A coordinator that waits
 // for the lock gives up.
-Result<ScopedFd> lock_directory(const std::string& checkpoint, int64_t patience_ns);
+struct LockedDirectory {
+  ScopedFd directory;
+  job::DirectoryLock lock;
+};
+Result<LockedDirectory> lock_directory(const std::string& checkpoint, int64_t patience_ns);
 // In the job itself `ckpt back` would be ended half way.
 Result<void> check_outside(const Manifest& manifest);
 // Refuses the part of one host of a job over several: processes on the other hosts have received what the

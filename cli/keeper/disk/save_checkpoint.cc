@@ -23,6 +23,7 @@
 #include "image/read/sources/reading_key.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/directory/image_directory.h"
+#include "job/directory/directory_lock.h"
 #include "job/directory/job_directory.h"
 #include "job/format/job_hold.h"
 
@@ -146,7 +147,8 @@ Result<uint64_t> save_job(const std::string& from, const std::string& name, int 
   }
   job::ParsedJobName parsed{};
   if (!job::parse_job_name(name, &parsed)) return cannot(name, "understood");
-  if (!job::try_lock(to))
+  job::DirectoryLock lock;
+  if (!lock.try_take(to))
     return failure(ExitCode::kUnavailable, name, "a checkpoint is being written there",
                    "it is saved again later");
   job::remove_dead_jobs(to);

@@ -48,7 +48,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   auto temporary = make_temporary(directory_, name_, &lock_);
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
-  if (over_hosts) unlock(directory_);
+  if (over_hosts) directory_lock_.release(directory_);
   fill_place(place, temporary_.get(), directory_name_, name_.text, name_.temporary, this_process.pid,
              *sequence);
   place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to

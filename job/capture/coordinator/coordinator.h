@@ -19,6 +19,7 @@
 #include "job/capture/members/members.h"
 #include "job/capture/members/stopped_members.h"
 #include "job/capture/take.h"
+#include "job/directory/directory_lock.h"
 #include "job/format/job_name.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/process/process_state.h"
@@ -29,8 +30,13 @@ namespace ckpt::job {
 class Coordinator final : public Session {
  public:
   // directory: of the job's checkpoints, open and locked; name: of it, valid as long as this is.
-  Coordinator(int directory, const char* name, const TakeOptions& options, Report& report)
-      : directory_(directory), directory_name_(name), options_(options), report_(report) {
+  Coordinator(int directory, DirectoryLock& lock, const char* name, const TakeOptions& options,
+              Report& report)
+      : directory_(directory),
+        directory_lock_(lock),
+        directory_name_(name),
+        options_(options),
+        report_(report) {
     over_hosts = options.over_hosts();
   }
   ~Coordinator();
@@ -151,6 +157,7 @@ class Coordinator final : public Session {
   Error name(const Member& m, ExitCode code, const char* what);
 
   const int directory_;
+  DirectoryLock& directory_lock_;
   const char* const directory_name_;
   const TakeOptions& options_;
   Report& report_;
