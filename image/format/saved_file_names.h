@@ -40,6 +40,20 @@ inline SavedFileName saved_file_name(uint64_t device, uint64_t inode, bool copy)
   return name;
 }
 
+// Copies that are under way, or whose maker has ended. pid 0: one process makes it for all that share the
+// directory; else it is the process's own.
+inline constexpr std::string_view kCopyUnderWaySuffix = ".tmp";
+
+inline SavedFileName copy_under_way(const SavedFileName& copy, int pid) {
+  SavedFileName name;
+  constexpr size_t kRoom = sizeof(name.text) - 1;
+  auto end = fmt::format_to_n(name.text, kRoom, "{}", copy.text).out;
+  const auto room = [&] { return kRoom - static_cast<size_t>(end - name.text); };
+  if (pid != 0) end = fmt::format_to_n(end, room(), ".{}", pid).out;
+  *fmt::format_to_n(end, room(), "{}", kCopyUnderWaySuffix).out = '\0';
+  return name;
+}
+
 // A symbolic link beside the link to a file that nobody had open: it says by which name the file was known.
 // Its target is that name, behind one of two characters. Nobody follows it.
 inline constexpr std::string_view kSavedNameSuffix = ".name";

@@ -14,6 +14,7 @@
 #include "base/memory/arena.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
+#include "image/format/saved_file_names.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -159,6 +160,13 @@ Result<uint64_t> next_job_sequence(int directory) {
     return make_error(ExitCode::kIo, static_cast<int>(r),
                       "cannot list the image directory ({}); see CKPT_DIR", errno_name(static_cast<int>(r)));
   }
+  if (highest == kMostJobSequence) {
+    return make_error(
+        ExitCode::kIo, EOVERFLOW,
+        "the image directory has a checkpoint with the number {}, after which none can come: rename or "
+        "remove it, or choose another directory (CKPT_DIR)",
+        highest);
+  }
   return highest + 1;
 }
 
@@ -208,13 +216,33 @@ Result<ScopedFd> make_temporary(int directory, const JobName& name, ScopedFd* lo
   return fd;
 }
 
+namespace {
+
+// Files that are kept beside the images: their names. Each copy was made durable by the member that made it.
+long make_saved_files_durable(int temporary) {
+  const SavedFileName name = saved_files_directory_of(kJobSavedFiles);
+  const long fd = sys::call(__NR_openat, temporary, name.text, kOpenDirectory, 0L);
+  if (fd == -ENOENT) return 0;
+  // It could be another user's, or no descriptor be left.
+  if (sys::failed(fd)) return sys::call(__NR_syncfs, temporary);
+  const ScopedFd saved(static_cast<int>(fd));
+  // Of members that ended while they copied.
+  scan_directory(saved.get(), [&](std::string_view entry) {
+    if (entry.ends_with(kCopyUnderWaySuffix)) sys::call(__NR_unlinkat, saved.get(), entry.data(), 0L);
+  });
+  return sys::call(__NR_fsync, saved.get());
+}
+
+}  // namespace
+
 Result<void> commit_directory(int directory, int temporary, const JobName& name) {
   // Images of members that ended while they wrote them: nobody else removes those, and blocks are reserved
   // for each.
   scan_directory(temporary, [&](std::string_view entry) {
     if (entry.ends_with(".ckpt.tmp")) sys::call(__NR_unlinkat, temporary, entry.data(), 0L);
   });
-  long r = sys::call(__NR_fsync, temporary);
+  long r = make_saved_files_durable(temporary);
+  if (!sys::failed(r)) r = sys::call(__NR_fsync, temporary);
   if (sys::failed(r)) return image_io_error("make durable (fsync)", name.temporary, r);
   r = sys::call(__NR_renameat2, directory, name.temporary, directory, name.text,
                 static_cast<long>(RENAME_NOREPLACE));

@@ -42,7 +42,7 @@ bool parse_job_name(std::string_view name, ParsedJobName* parsed) {
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos || dot == 0) return false;
   const std::string_view digits = name.substr(dot + 1);
-  if (digits.size() < 6 || digits.size() > 19) return false;
+  if (digits.size() < 6 || digits.size() > kMostJobDigits) return false;
   for (char c : digits) {
     if (c < '0' || c > '9') return false;
     parsed->sequence = parsed->sequence * 10 + static_cast<uint64_t>(c - '0');

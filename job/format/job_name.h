@@ -4,6 +4,7 @@
 // Owner:     job. Callers: both halves; in the victim too: no allocation.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -19,6 +20,10 @@ struct JobName {
 };
 // Characters of comm that could surprise a shell or leave the directory become '_'.
 JobName compose_job_name(std::string_view comm, uint64_t sequence);
+
+// A name with a larger number is none of ours: the next but one could have more digits than fit 64 bits.
+inline constexpr size_t kMostJobDigits = 18;
+inline constexpr uint64_t kMostJobSequence = 999'999'999'999'999'999;
 
 struct ParsedJobName {
   std::string_view comm;  // inside the parsed text

@@ -83,7 +83,7 @@ void save_files_of(Attempt& attempt) {
   attempt.file_saver.open(attempt.space.arena(), place_of_saved_files(attempt),
                           job::place() != nullptr ? kJobSavedFiles : attempt.cost.image,
                           attempt.settings.files);
-  attempt.file_saver.save_all(attempt.space.log());
+  attempt.file_saver.save_all(attempt.space.log(), FileSaver::Time::kFirst);
 }
 
 // One member of a job is enough for the directory of temporary files that all use.
@@ -208,10 +208,12 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   if (directory >= 0 && saves_files(attempt.settings)) {
     const bool saved =
         job::place() != nullptr && job::place()->stays;  // before the job's commit, which has been
-    if (result.ok() && !saved)
-      attempt.file_saver.save_all(attempt.space.log());
-    else if (!result.ok() && attempt.cost.image[0] != '\0' && job::session() == nullptr)
+    if (result.ok() && !saved) {
+      attempt.file_saver.save_all(attempt.space.log(), FileSaver::Time::kLast);
+      if (job::place() == nullptr) attempt.file_saver.make_durable(attempt.space.log());
+    } else if (!result.ok() && attempt.cost.image[0] != '\0' && job::session() == nullptr) {
       remove_saved_files(directory, attempt.cost.image);
+    }
   }
   return result;
 }
@@ -265,6 +267,7 @@ Result<void> Attempt::commit() {
     return hold.error();
   }
   points::at("commit.described");
+  if (in_force.files && job::place() == nullptr) file_saver.make_durable(space.log());
   auto stats = image.sink().commit();
   cost.account.helpers += image.helper_times();
   if (!stats.ok()) return stats.error();

@@ -94,7 +94,7 @@ Result<void> SequentialBackEnd::commit_standing() {
   cost.resumed_ns = now_ns();
   cost.pause_ns = cost.resumed_ns - attempt_.clock.began_ns();
   CKPT_TRY(describe_and_commit());
-  if (attempt_.in_force.files) attempt_.file_saver.save_all(attempt_.space.log());
+  if (attempt_.in_force.files) attempt_.file_saver.save_all(attempt_.space.log(), FileSaver::Time::kLast);
   return job::written(told_of(cost));
 }
 

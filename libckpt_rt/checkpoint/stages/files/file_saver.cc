@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/checks/named_points.h"
 #include "image/write/directory/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
@@ -62,6 +63,7 @@ bool FileSaver::link(int tid, int fd, uint64_t device, uint64_t inode, bool* mad
       sys::call(__NR_newfstatat, directory_.fd(), name.text, &linked, AT_SYMLINK_NOFOLLOW) == 0 &&
       linked.st_dev == device && linked.st_ino == inode;
   if (!right && r == 0) sys::call(__NR_unlinkat, directory_.fd(), name.text, 0L);
+  if (r == 0) directory_.note_change();
   *made = right && r == 0;
   return right;
 }
@@ -86,11 +88,19 @@ void FileSaver::save(int tid, int fd) {
     return;
   }
   if (is_made_by_the_kernel(path.c_str())) return;
-  if (how_ == SavedFiles::kLinks || !copy(path.c_str(), st)) ++not_covered_;
+  if (how_ == SavedFiles::kLinks || copy(path.c_str(), st) == Copy::kFailed) ++not_covered_;
 }
 
-void FileSaver::save_all(int log) {
+void FileSaver::make_durable(int log) {
+  if (const long r = directory_.make_durable(); sys::failed(r)) {
+    log_format(log, "the names of files that are kept beside the image may be lost at a power failure ({})",
+               errno_name(static_cast<int>(r)));
+  }
+}
+
+void FileSaver::save_all(int log, Time time) {
   if (how_ == SavedFiles::kNone || arena_ == nullptr) return;
+  time_ = time;
   not_covered_ = 0;
   seen_.clear();
   ArenaVector<int> fds(*arena_);
@@ -140,22 +150,38 @@ void FileSaver::save_opened(std::span<CapturedDescriptor> entries) {
   }
 }
 
-bool FileSaver::copy(const char* path, const struct stat& st) {
+// Copied under another name, so that a file which has its name is whole and durable.
+FileSaver::Copy FileSaver::copy(const char* path, const struct stat& st) {
   const auto size = static_cast<uint64_t>(st.st_size);
   const SavedFileName name = saved_file_name(st.st_dev, st.st_ino, true);
+  if (sys::call(__NR_faccessat, directory_.fd(), name.text, 0L) == 0) return Copy::kMade;
   if (size > kMostCopied || copied_ + size > kMostCopiedInAll ||
       ns_of(st.st_mtim) > now_ns(CLOCK_REALTIME) - kQuiet)
-    return false;
+    return Copy::kFailed;
+  SavedFileName under_way = copy_under_way(name, 0);
+  Copy made = copy_under(path, st, under_way.text);
+  if (made == Copy::kUnderWay && time_ == Time::kLast) {
+    under_way = copy_under_way(name, sys::getpid());
+    made = copy_under(path, st, under_way.text);
+    if (made == Copy::kUnderWay) return Copy::kFailed;  // of a process with our number somewhere else
+  }
+  return made == Copy::kMade ? publish(under_way.text, name.text) : made;
+}
+
+FileSaver::Copy FileSaver::copy_under(const char* path, const struct stat& st, const char* name) {
+  const auto size = static_cast<uint64_t>(st.st_size);
   const ScopedFd from(
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0L)));
-  if (!from.valid()) return false;
+  if (!from.valid()) return Copy::kFailed;
   struct stat opened;
   if (sys::call(__NR_fstat, from.get(), &opened) != 0 || opened.st_dev != st.st_dev ||
       opened.st_ino != st.st_ino)
-    return false;
-  const ScopedFd to(static_cast<int>(sys::call(__NR_openat, directory_.fd(), name.text,
+    return Copy::kFailed;
+  const ScopedFd to(static_cast<int>(sys::call(__NR_openat, directory_.fd(), name,
                                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600L)));
-  if (!to.valid()) return to.get() == -EEXIST;
+  if (!to.valid()) return to.get() == -EEXIST ? Copy::kUnderWay : Copy::kFailed;
+  directory_.note_change();
+  points::at("member.copies");
   bool whole = sys::call(__NR_ioctl, to.get(), FICLONE, from.get()) == 0;
   if (!whole) {
     uint64_t left = size;
@@ -172,9 +198,18 @@ bool FileSaver::copy(const char* path, const struct stat& st) {
   whole = whole && sys::call(__NR_fstat, from.get(), &after) == 0 && after.st_size == st.st_size &&
           ns_of(after.st_mtim) == ns_of(st.st_mtim) &&
           sys::call(__NR_fchmod, to.get(), st.st_mode & 0777) == 0 &&
-          sys::call(__NR_utimensat, to.get(), 0L, times, 0L) == 0;
-  if (!whole) sys::call(__NR_unlinkat, directory_.fd(), name.text, 0L);
-  return whole;
+          sys::call(__NR_utimensat, to.get(), 0L, times, 0L) == 0 && sys::call(__NR_fsync, to.get()) == 0;
+  if (!whole) sys::call(__NR_unlinkat, directory_.fd(), name, 0L);
+  return whole ? Copy::kMade : Copy::kFailed;
+}
+
+// Another process may have been faster: its copy is as good.
+FileSaver::Copy FileSaver::publish(const char* made, const char* name) {
+  const int at = directory_.fd();
+  long r = sys::call(__NR_renameat2, at, made, at, name, static_cast<long>(RENAME_NOREPLACE));
+  if (r == -EINVAL || r == -ENOSYS) r = sys::call(__NR_renameat, at, made, at, name);
+  if (r != 0) sys::call(__NR_unlinkat, at, made, 0L);
+  return r == 0 || r == -EEXIST ? Copy::kMade : Copy::kFailed;
 }
 
 }  // namespace ckpt

@@ -24,8 +24,12 @@ class FileSaver {
   // directory: of the images; image: the name or path of the image beside which they are saved. Allocates
   // from the arena.
   void open(Arena& arena, int directory, const char* image, SavedFiles how);
-  // The program runs. log: the directory of the log.
-  void save_all(int log);
+  // The program runs. log: the directory of the log. Last: the image is durable. A file that another process
+  // is copying is not waited for, and looked at again then.
+  enum class Time { kFirst, kLast };
+  void save_all(int log, Time time);
+  // Ahead of the commit of the image, for its names. A job's coordinator does it for all members.
+  void make_durable(int log);
   // The program runs; this process is the first of its job.
   void save_temporary();
   // All threads stand, and were sampled: files that were opened since save_all. Counts the new links in the
@@ -42,7 +46,10 @@ class FileSaver {
   void save(int tid, int fd);
   void save_opened(std::span<CapturedDescriptor> entries);
   bool link(int tid, int fd, uint64_t device, uint64_t inode, bool* made);
-  bool copy(const char* path, const struct stat& st);
+  enum class Copy { kMade, kFailed, kUnderWay };  // kUnderWay: by another process
+  Copy copy(const char* path, const struct stat& st);
+  Copy copy_under(const char* path, const struct stat& st, const char* name);
+  Copy publish(const char* made, const char* name);
 
   Arena* arena_ = nullptr;
   uint64_t device_ = 0;  // of the image directory
@@ -52,6 +59,7 @@ class FileSaver {
   ArenaVector<File> seen_;  // sorted when save_all has ended
   uint64_t copied_ = 0;
   uint32_t not_covered_ = 0;
+  Time time_ = Time::kFirst;
 };
 
 }  // namespace ckpt

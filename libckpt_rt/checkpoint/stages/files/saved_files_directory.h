@@ -38,6 +38,18 @@ class SavedFilesDirectory {
   }
   int fd() const { return fd_.get(); }
   void close() { fd_.reset(); }
+  // A name was made in it, or taken away.
+  void note_change() { changed_ = true; }
+  // Names that were made since the last time stay after a power failure. Below 0: -errno.
+  long make_durable() {
+    if (!changed_) return 0;
+    const ScopedFd names(static_cast<int>(
+        sys::call(__NR_openat, images_, name_.text, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+    if (!names.valid() && !locked_.valid()) return names.get();
+    const long r = sys::call(__NR_fsync, names.valid() ? names.get() : locked_.get());
+    changed_ = sys::failed(r);
+    return r;
+  }
 
  private:
   static constexpr int kNeeded = 24;  // descriptors, for a whole checkpoint
@@ -67,6 +79,7 @@ class SavedFilesDirectory {
   SavedFileName name_;
   ScopedFd fd_;
   ScopedFd locked_;
+  bool changed_ = false;
 };
 
 }  // namespace ckpt

@@ -130,6 +130,7 @@ void TemporaryFiles::forget_if_gone(int directory, SavedFilesDirectory& saved, c
   const bool there = sys::call(__NR_newfstatat, directory, file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
   if ((there && st.st_ino == file.inode) || !saved.open()) return;
   sys::call(__NR_unlinkat, saved.fd(), saved_name_file(device_, file.inode).text, 0L);
+  saved.note_change();
 }
 
 void TemporaryFiles::look_again(SavedFilesDirectory& saved) {
@@ -191,6 +192,7 @@ void TemporaryFiles::save(int directory, SavedFilesDirectory& saved, const char*
   const long linked =
       sys::call(__NR_linkat, directory, name, saved.fd(), saved_file_name(device_, inode, false).text, 0L);
   if (linked != 0 && linked != -EEXIST) return;
+  saved.note_change();
   const uint32_t names = st.stx_nlink - (linked == -EEXIST ? 1 : 0);
   // The name by which the program knows the file, behind a letter: whether it had another name.
   const size_t before = std::strlen(path_), length = std::strlen(name);
