@@ -125,7 +125,7 @@ class MemberSession final : public Session {
   }
 
   Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts,
-                       std::span<const int32_t> unreported) override {
+                       std::span<const ChildNotice> unreported) override {
     if (!unreported.empty() &&
         !send_message(socket_, Step::kUnreported, unreported.data(), unreported.size_bytes()))
       return lost_coordinator();

@@ -114,7 +114,8 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     ArenaVector<Listed> members(arena);
     if (!list_members(own_job.identity, this_process.pid, arena, members))
-      return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
+      return make_error(ExitCode::kInternal, ENOMEM,
+                        "the job's members cannot be listed: no memory or no descriptor is left");
     CKPT_TRY(refuse_hidden_root(members));
     // If other members came and went, this process is taken as a job of one, which holds the creation of
     // processes.

@@ -18,8 +18,8 @@
 //                                      member, or 0
 //                    <--   kDrained    (with kJoinHosts: Bookmark for each connection to another host)
 //   kPeek            -->               (with kJoinHosts: on all hosts all bytes have arrived)
-//                    <--   kUnreported  (if there are any: int32_t, the pid, for each child that is stopped, which it was
-//                                      not told yet by wait(2))
+//                    <--   kUnreported  (if there are any: ChildNotice for each child that is stopped or has ended, which
+//                                      it was not told yet by wait(2))
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
 //   kGo              -->               uint32_t: of how many members besides the coordinator; all are sampled, and their
 //                                      threads go on
@@ -125,6 +125,12 @@ struct Standing {
   uint32_t subreaper;
   int32_t pdeath_signal;  // of one of its threads that has one, else 0
   uint32_t reserved;
+};
+
+struct ChildNotice {
+  int32_t pid;
+  int32_t exit_status;  // as wait(2) gives it; kIsStopped
+  static constexpr int32_t kIsStopped = -1;
 };
 
 // One open file description of a member: what is compared before the kernel is asked.

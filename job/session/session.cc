@@ -30,23 +30,25 @@ constinit int64_t stop_began_ns = 0;
 constinit ExpectAlone* expects_alone = nullptr;  // the agent's
 constinit int asker_of_stopped = -1;
 
-bool has_stopped_child(int which, int pid) {
+bool has_child(int which, int pid, long notice) {
   siginfo_t child{};
-  return sys::call(__NR_waitid, which, pid, &child, WSTOPPED | WNOHANG | WNOWAIT, 0L) == 0 &&
-         child.si_pid != 0;
+  return sys::call(__NR_waitid, which, pid, &child, notice | WNOHANG | WNOWAIT, 0L) == 0 && child.si_pid != 0;
 }
 
 // Ends and stops of children that wait(2) would report to the program are looked at, not taken.
-Result<void> list_unreported(Arena& arena, ArenaVector<int32_t>& pids) {
-  if (!has_stopped_child(P_ALL, 0)) return {};
+Result<void> list_unreported(Arena& arena, ArenaVector<ChildNotice>& notices) {
+  if (!has_child(P_ALL, 0, WSTOPPED | WEXITED | __WALL)) return {};
   constexpr size_t kRoom =
       16 << 20;  // for some 100,000 children; of address space, of which little is touched
   bool all = reserve_own(arena, kRoom);
   for (const LostChild& child : list_children(arena)) {
-    if (has_stopped_child(P_PID, child.record.pid)) all = all && pids.push_back(child.record.pid);
+    if (child.record.state == static_cast<uint32_t>(ChildState::kEnded))
+      all = all && notices.push_back({child.record.pid, child.record.status});
+    else if (has_child(P_PID, child.record.pid, WSTOPPED))
+      all = all && notices.push_back({child.record.pid, ChildNotice::kIsStopped});
   }
   if (all) return {};
-  return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of stopped children");
+  return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of children");
 }
 
 }  // namespace
@@ -169,7 +171,7 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   if (sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &subreaper, 0L, 0L, 0L) == 0)
     facts.subreaper = subreaper != 0;
   Arena arena;
-  ArenaVector<int32_t> unreported(arena);
+  ArenaVector<ChildNotice> unreported(arena);
   CKPT_TRY(list_unreported(arena, unreported));
   auto files = descriptors.list_open_files();
   if (!files.ok()) return files.error();

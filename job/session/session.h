@@ -58,9 +58,9 @@ class Session {
   // for all members on all hosts.
   virtual Result<void> drained(std::span<const Bookmark> connections) = 0;
   // This process has sampled all that it shares with other members. Returns when all members have.
-  // unreported: children that are stopped, which it was not told yet by wait(2).
+  // unreported: children that are stopped or have ended, which it was not told yet by wait(2).
   virtual Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts,
-                               std::span<const int32_t> unreported) = 0;
+                               std::span<const ChildNotice> unreported) = 0;
   // The image is durable under its temporary directory. Returns when the job's checkpoint is committed.
   virtual Result<void> written(const Written& facts) = 0;
   // While this process copies: have the others given up?

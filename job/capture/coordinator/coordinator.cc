@@ -112,7 +112,7 @@ Result<void> Coordinator::list(ArenaVector<Listed>& now) {
   now.clear();
   return list_members(own_job.identity, this_process.pid, arena_, now)
              ? Result<void>()
-             : make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+             : make_error(ExitCode::kInternal, ENOMEM, "the job's members cannot be listed: no memory or no descriptor is left");
 }
 
 // Adds and asks processes of the job that are listed and not in members_. True: there were some, or known
@@ -233,10 +233,10 @@ Result<void> Coordinator::let_all_look() {
 }
 
 Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Standing& facts,
-                                  std::span<const int32_t> unreported) {
+                                  std::span<const ChildNotice> unreported) {
   own_facts_ = facts;
-  for (int32_t pid : unreported) {
-    if (!own_unreported_.push_back(pid))
+  for (const ChildNotice& notice : unreported) {
+    if (!own_unreported_.push_back(notice))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
   own_files_ = files;

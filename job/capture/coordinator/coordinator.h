@@ -54,7 +54,7 @@ class Coordinator final : public Session {
   Result<void> standing() override;
   Result<void> drained(std::span<const Bookmark> connections) override;
   Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts,
-                       std::span<const int32_t> unreported) override;
+                       std::span<const ChildNotice> unreported) override;
   Result<void> written(const Written& facts) override;
   Result<void> still_on() override;
   Result<void> hear_members();
@@ -95,7 +95,7 @@ class Coordinator final : public Session {
     int64_t threads_looked_ns;
     int64_t since_ns;  // when it was found
     Standing facts;
-    std::span<const int32_t> unreported;
+    std::span<const ChildNotice> unreported;
     std::span<const OpenFileKey> files;
     std::span<const Bookmark> bookmarks;
     bool can_share;
@@ -104,6 +104,8 @@ class Coordinator final : public Session {
     Written written;
   };
 
+  // What the parent of a child was not told yet, says the parent; nullptr: it does not say.
+  const ChildNotice* notice_of(const ProcessLook& child) const;
   // The coordinator does not wait for such a member.
   static bool needs_nothing(const Member& m);
   Result<void> listen();
@@ -181,7 +183,7 @@ class Coordinator final : public Session {
   int64_t looked_for_stopped_ns_ = 0;
   int64_t realtime_ns_ = 0, monotonic_ns_ = 0, boottime_ns_ = 0;
   Standing own_facts_{};
-  ArenaVector<int32_t> own_unreported_{arena_};
+  ArenaVector<ChildNotice> own_unreported_{arena_};
   Written own_written_{};
   std::span<const OpenFileKey> own_files_;
   Listed self_{};

@@ -39,6 +39,19 @@ void put_parents_first(ArenaVector<ManifestMember>& list) {
 
 }  // namespace
 
+const ChildNotice* Coordinator::notice_of(const ProcessLook& child) const {
+  const auto of = [&](int parent, std::span<const ChildNotice> notices) -> const ChildNotice* {
+    if (parent != child.ppid) return nullptr;
+    const auto found = std::ranges::find(notices, child.pid, &ChildNotice::pid);
+    return found != notices.end() ? &*found : nullptr;
+  };
+  if (const ChildNotice* own = of(this_process.pid, own_unreported_.span())) return own;
+  for (const Member& m : members_) {
+    if (const ChildNotice* notice = of(m.listed.look.pid, m.unreported)) return notice;
+  }
+  return nullptr;
+}
+
 Result<void> Coordinator::commit() {
   ImageKey* key = nullptr;
   if (own_key_file::path()[0] != '\0') {
@@ -48,13 +61,6 @@ Result<void> Coordinator::commit() {
   }
   int64_t began = own_facts_.began_ns, resumed = own_written_.resumed_ns;
   ArenaVector<ManifestMember> list(arena_);
-  const auto is_unreported = [&](const Listed& child) {
-    const auto names = [&child](std::span<const int32_t> of_parent) {
-      return std::find(of_parent.begin(), of_parent.end(), child.look.pid) != of_parent.end();
-    };
-    return names(own_unreported_.span()) || std::any_of(members_.begin(), members_.end(),
-                                                        [&](const Member& m) { return names(m.unreported); });
-  };
   auto add_image = [&](const Listed& listed, const Standing& facts, int32_t stopped_by,
                        const Written& written) -> Result<void> {
     if (written.why_not_restartable[0] != '\0' && report_.why_not_restartable[0] == '\0') {
@@ -68,7 +74,9 @@ Result<void> Coordinator::commit() {
     ManifestMember one{};
     one.listed = listed;
     one.stop_signal = stopped_by;
-    one.stop_reported = stopped_by != 0 && !is_unreported(listed);
+    const ChildNotice* notice = notice_of(listed.look);
+    one.stop_reported =
+        stopped_by != 0 && (notice == nullptr || notice->exit_status != ChildNotice::kIsStopped);
     one.has_image = true;
     one.subreaper = facts.subreaper != 0;
     one.pdeath_signal = facts.pdeath_signal;
@@ -107,6 +115,9 @@ Result<void> Coordinator::commit() {
     } else if (m.state == Member::State::kEnded && m.listed.look.state == 'Z') {
       ManifestMember one{};
       one.listed = m.listed;
+      // /proc shows us 0 where it had another user.
+      if (const ChildNotice* notice = notice_of(m.listed.look); notice != nullptr && notice->exit_status >= 0)
+        one.listed.look.exit_status = notice->exit_status;
       if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
       ++report_.ended;
     } else if (m.state == Member::State::kLeftOut || m.state == Member::State::kTakenOver) {

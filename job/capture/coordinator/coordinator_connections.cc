@@ -256,8 +256,8 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
     m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
     if (m.of_other_user && !are_its_own(m)) return nonsense();
   } else if (message.step == Step::kUnreported) {
-    m.unreported = {reinterpret_cast<const int32_t*>(message.payload.data()),
-                    message.payload.size() / sizeof(int32_t)};
+    m.unreported = {reinterpret_cast<const ChildNotice*>(message.payload.data()),
+                    message.payload.size() / sizeof(ChildNotice)};
   } else if (message.step == Step::kHeld) {
     Held held{};
     if (message.payload.size() < sizeof(held)) return nonsense();

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cstring>
@@ -230,24 +232,36 @@ bool look_at(int pid, ProcessLook& look) {
 }
 
 bool list_children(int pid, ArenaVector<int>& children) {
-  ScopedFd tasks = open_for_reading(proc_path("/proc/{}/task", pid), O_DIRECTORY);
-  if (!tasks.valid()) return true;
-  bool room = true;
+  bool all = true;
+  // A process or thread that is gone, or is hidden from us, has none. Else some may be missed: no descriptor
+  // is left, or no memory of the kernel's.
+  const auto open = [&](const Path& path, int flags) {
+    const long fd = sys::call(__NR_openat, AT_FDCWD, path.text, O_RDONLY | O_CLOEXEC | flags, 0L);
+    all = all && (!sys::failed(fd) || fd == -ENOENT || fd == -ESRCH || fd == -EACCES || fd == -EPERM);
+    return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));
+  };
+  ScopedFd tasks = open(proc_path("/proc/{}/task", pid), O_DIRECTORY);
+  if (!tasks.valid()) return all;
   scan_directory(tasks.get(), [&](std::string_view name) {
-    if (!room || name.empty() || name[0] < '0' || name[0] > '9') return;
+    if (!all || name.empty() || name[0] < '0' || name[0] > '9') return;
     const int tid = static_cast<int>(decimal(name));
-    ScopedFd file = open_for_reading(proc_path("/proc/{}/task/{}/children", pid, tid));
+    ScopedFd file = open(proc_path("/proc/{}/task/{}/children", pid, tid), 0);
     if (!file.valid()) return;
     const size_t before = children.size();
-    room = append_numbers(file.get(), children);
+    all = append_numbers(file.get(), children);
     if (children.size() != before && is_ours(pid, tid)) children.truncate(before);
   });
-  return room;
+  return all;
 }
 
 int newest_pid() {
+  // Another file may be mounted there, as lxcfs does, which is not new each time.
+  const ScopedFd file = open_for_reading(proc_path("/proc/loadavg"));
+  struct statfs system {};
+  if (!file.valid() || sys::call(__NR_fstatfs, file.get(), &system) != 0 || system.f_type != PROC_SUPER_MAGIC)
+    return 0;
   char text[128];
-  const long n = read_small_file("/proc/loadavg", text, sizeof(text));
+  const long n = read_small_file(file.get(), text, sizeof(text));
   if (n <= 0) return 0;
   std::string_view line(text, static_cast<size_t>(n));
   const size_t last = line.rfind(' ');

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
@@ -26,6 +28,15 @@ int64_t field(std::string_view text, int n) {
   return number_after(text.substr(0, text.find(' ')), "", 10, value) ? static_cast<int64_t>(value) : 0;
 }
 
+// As wait(2) gives it; /proc shows that of a process with more rights than ours as 0. Below 0: not known.
+int32_t status_of_ended(int pid) {
+  siginfo_t ended{};
+  const long options = WEXITED | WNOHANG | WNOWAIT | __WALL;
+  if (sys::call(__NR_waitid, P_PID, pid, &ended, options, 0L) != 0 || ended.si_pid != pid) return -1;
+  if (ended.si_code == CLD_EXITED) return (ended.si_status & 0xff) << 8;
+  return (ended.si_status & 0x7f) | (ended.si_code == CLD_DUMPED ? 0x80 : 0);
+}
+
 bool describe(int pid, LostChild& child) {
   char path[64], text[1024];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/stat", pid).out = '\0';
@@ -42,7 +53,10 @@ bool describe(int pid, LostChild& child) {
   child.record.pid = pid;
   child.record.state = static_cast<uint32_t>(ended ? ChildState::kEnded : ChildState::kLives);
   child.record.exit_signal = static_cast<int32_t>(field(fields, kExitSignal));
-  if (ended) child.record.status = static_cast<int32_t>(field(fields, kExitCode));
+  if (ended) {
+    const int32_t status = status_of_ended(pid);
+    child.record.status = status >= 0 ? status : static_cast<int32_t>(field(fields, kExitCode));
+  }
   child.record.name_len = static_cast<uint32_t>(std::min(name.size(), sizeof(child.name)));
   std::memcpy(child.name, name.data(), child.record.name_len);
   return child.record.exit_signal > 0;
