@@ -1,8 +1,11 @@
 #include "libckpt_rt/entry/child_notices.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -70,15 +73,73 @@ void drop_pending(int signal) {
   }
 }
 
+// Nothing is written to it before all of the job stand ready, us included.
+bool has_ended(int pipe) {
+  pollfd wait{pipe, POLLIN, 0};
+  return sys::call(__NR_poll, &wait, 1L, 0L) > 0;
+}
+
+// One who was continued by somebody stops again (wait_for_job), and may be told of twice.
+long take_stop(int* seen, uint32_t& count) {
+  siginfo_t stopped{};
+  const long r = sys::call(__NR_waitid, P_ALL, 0L, &stopped, WSTOPPED | WNOHANG, 0L);
+  if (r != 0 || stopped.si_pid == 0) return r;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (seen[i] == stopped.si_pid) return 1;
+  }
+  seen[count++] = stopped.si_pid;
+  return 1;
+}
+
+constexpr int kMostLevels = 64;
+
+// From below: the children of one that has ended are somebody else's.
+void end_children_of(int pid, int level) {
+  char path[48], text[128];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/task/{}/children", pid, pid).out = '\0';
+  const long fd = sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0L);
+  if (sys::failed(fd)) return;
+  int child = 0;
+  for (long n; (n = sys::call(__NR_read, fd, text, sizeof(text))) > 0;) {
+    for (long i = 0; i < n; ++i) {
+      if (text[i] >= '0' && text[i] <= '9') {
+        child = child * 10 + (text[i] - '0');
+        continue;
+      }
+      if (child > 0) {
+        if (level < kMostLevels) end_children_of(child, level + 1);
+        sys::call(__NR_kill, child, SIGKILL);
+      }
+      child = 0;
+    }
+  }
+  sys::call(__NR_close, fd);
+}
+
 }  // namespace
 
-long take(uint32_t stopped_children) {
-  for (uint32_t i = 0; i < stopped_children; ++i) {
-    if (const long r = sys::call(__NR_waitid, P_ALL, 0L, 0L, WSTOPPED, 0L); r != 0) return r;
+long take(uint32_t stopped_children, int fd) {
+  if (stopped_children != 0) {
+    const size_t bytes = stopped_children * sizeof(int);
+    const long memory =
+        sys::call(__NR_mmap, 0L, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+    if (sys::failed(memory)) return memory;
+    long r = 0;
+    siginfo_t told{};
+    for (uint32_t count = 0; count < stopped_children && r >= 0;) {
+      r = take_stop(reinterpret_cast<int*>(memory), count);
+      if (r != 0) continue;
+      is_told(told);
+      if (has_ended(fd)) r = -EPIPE;
+    }
+    sys::call(__NR_munmap, memory, bytes);
+    if (r < 0) return r;
   }
   drop_pending(SIGCHLD);
   return 0;
 }
+
+void end_children() { end_children_of(sys::getpid(), 0); }
 
 // They are stopped once more, and continued. They have all signals blocked, and nothing of theirs runs yet.
 void continue_again(const ContinuedChildren& all) {

@@ -13,8 +13,11 @@
 namespace ckpt::child_notices {
 
 // So many children stop themselves ahead of that (RestartStopped::kEarly). The program had its notices of
-// them long ago; those that it had not are in the image. Below 0: -errno.
-long take(uint32_t stopped_children);
+// them long ago; those that it had not are in the image. Below 0: -errno; -EPIPE: the pipe fd has ended, so
+// ckpt-restart is gone.
+long take(uint32_t stopped_children, int fd);
+// The pipe has ended. A child that is stopped does not see that, nor do the children of that child.
+void end_children();
 // Returns when none of these children has a SIGCONT of ours any more: each takes it as it waits for its byte.
 void continue_again(const ContinuedChildren& all);
 // Until the byte is there that fd is to give no program of the job runs, and SIGCONT is a parent's

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -225,12 +226,27 @@ void stop_by(int signal) {
   kernel_sigaction(signal, &of_program, nullptr);
 }
 
+// Another member has failed, and ckpt-restart ends all of us; or it is gone itself.
+[[noreturn]] void end_with_restart() {
+  child_notices::end_children();
+  sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
+  __builtin_unreachable();
+}
+
+// The SIGCONT that continues it when it has its byte, or the pipe has ended, is the program's. One before that
+// is somebody's who found it stopped too early; a stop takes that SIGCONT away.
+void stop_until_let_go() {
+  pollfd go{restart.args.go_fd, POLLIN, 0};
+  do {
+    sys::call(__NR_kill, this_process.pid, SIGSTOP);
+  } while (sys::call(__NR_poll, &go, 1L, 0L) == 0);
+}
+
 // Until every process of the job stands ready. One that stops late does so here, before the others go on.
 void wait_for_job() {
   if (is_stopped(RestartStopped::kEarly)) {
     report_go(true);
-    // The SIGCONT that continues it is the program's.
-    sys::call(__NR_kill, this_process.pid, SIGSTOP);
+    stop_until_let_go();
   } else {
     child_notices::take_until_ready(restart.args.go_fd);
   }
@@ -238,8 +254,7 @@ void wait_for_job() {
   long n;
   while ((n = sys::call(__NR_read, restart.args.go_fd, &go, sizeof(go))) == -EINTR) {
   }
-  // Another has failed, and ckpt-restart ends all of us; or it is gone itself.
-  if (n != sizeof(go)) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
+  if (n != sizeof(go)) end_with_restart();
   sys::call(__NR_close, restart.args.go_fd);
   if (!is_stopped(RestartStopped::kLate)) return;
   report_go(true);
@@ -269,8 +284,9 @@ void release_all() {
   add_notes(memory_settings::say_again());
   if (saved_process.dumpable == 1) sys::call(__NR_prctl, PR_SET_DUMPABLE, 1L, 0L, 0L, 0L);
   if (of_job) {
-    if (const long r = child_notices::take(restart.args.stopped_children); r != 0)
-      fail(RestartStage::kThreadState, r, this_process.pid);
+    const long r = child_notices::take(restart.args.stopped_children, restart.args.go_fd);
+    if (r == -EPIPE) end_with_restart();
+    if (r != 0) fail(RestartStage::kThreadState, r, this_process.pid);
     child_notices::continue_again(saved_process.continued);
     queue_again(pending_at_stop, 0, kBeforeGo);
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));

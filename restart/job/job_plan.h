@@ -37,9 +37,11 @@ struct JobPlan {
   std::string name_of(int birth) const;
 };
 
-inline RestartStopped how_stopped(const ManifestMember& m) {
+// One whose parent is no member stops late: were ckpt-restart killed, nobody would end it.
+inline RestartStopped how_stopped(const Manifest& manifest, const ManifestMember& m) {
   if (m.state != MemberState::kStopped) return RestartStopped::kNo;
-  return m.stop_reported || m.orphan ? RestartStopped::kEarly : RestartStopped::kLate;
+  const bool has_parent = !m.orphan && m.pid != manifest.root;
+  return m.stop_reported && has_parent ? RestartStopped::kEarly : RestartStopped::kLate;
 }
 
 // The description of each image, for the place of new mappings.

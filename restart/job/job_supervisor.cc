@@ -61,7 +61,7 @@ JobSupervisor::JobSupervisor(const JobPlan& job, Launched launched, ReportChanne
   for (size_t m = 0; m < job.plans.size(); ++m) {
     if (job.plans[m] == nullptr) continue;
     ++members_;
-    if (birth_of_[m] >= 0 && how_stopped(job.manifest.members[m]) == RestartStopped::kLate) {
+    if (birth_of_[m] >= 0 && how_stopped(job.manifest, job.manifest.members[m]) == RestartStopped::kLate) {
       processes_[static_cast<size_t>(birth_of_[m])].late = true;
       ++late_;
     }
@@ -105,6 +105,7 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
     }
     if (!together_ && all_reached(RestartStage::kMemory)) {
       together_ = true;
+      points::at("restart.memory");
       set_clocks();
       let(channels_.together, members_ + 1);
     }

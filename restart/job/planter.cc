@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/checks/named_points.h"
@@ -202,6 +203,8 @@ class Tree {
     if (b.kind == BirthKind::kHelper) _exit(0);
     if (b.kind == BirthKind::kZombie) {
       take_user_of_parent(i);
+      if (WCOREDUMP(job_.member(b).exit_status))
+        report_.note("it had ended with a core dump: its parent is told of the signal alone");
       end_as(job_.member(b).exit_status);
     }
     meet(Point::kGone);
@@ -236,8 +239,14 @@ class Tree {
     }
     const int terminal = terminal_of(b);
     if (terminal < 0 || !b.leads_session() || m.foreground_group <= 0) return;
-    if (tcsetpgrp(terminal, m.foreground_group) != 0 && errno != ESRCH)
+    // EPERM: a process outside of the job has that number now.
+    if (tcsetpgrp(terminal, m.foreground_group) != 0 && errno != ESRCH &&
+        (errno != EPERM || is_group_of_job(m.foreground_group)))
       fail(no_place(b, "terminal, whose foreground group is", m.foreground_group));
+  }
+
+  bool is_group_of_job(int group) const {
+    return std::ranges::any_of(job_.births.births, [&](const Birth& b) { return b.pgid == group; });
   }
 
   Error no_place(const Birth& b, const char* what, int id) const {
@@ -324,10 +333,32 @@ class Tree {
     uint32_t count = 0;
     for (size_t c = 0; c < job_.births.births.size(); ++c) {
       const Birth& b = job_.births.births[c];
-      count += b.member >= 0 && how_stopped(job_.member(b)) == RestartStopped::kEarly &&
+      count += b.member >= 0 && how_stopped(job_.manifest, job_.member(b)) == RestartStopped::kEarly &&
                job_.births.final_parent(static_cast<int>(c)) == i;
     }
     return count;
+  }
+
+  // That it gets when its parent ends. The kernel sends it when the thread ends whose child it is: with that
+  // of ckpt-restart, or of a thread that had ended already, it would come at once.
+  int death_signal(int i) {
+    const int wanted = job_.member(birth(i)).pdeath_signal;
+    const int parent = job_.births.final_parent(i);
+    if (wanted == 0) return 0;
+    const char* why = nullptr;
+    if (parent == kPlanter || birth(parent).member < 0) {
+      why = "its parent is none of the job";
+    } else {
+      const auto& plan = job_.plans[static_cast<size_t>(birth(parent).member)];
+      const auto& threads = plan->image->meta().threads;
+      if (std::ranges::none_of(threads,
+                               [&](const ParsedThread& t) { return t.record.tid == birth(parent).pid; }))
+        why = "the first thread of its parent has ended";
+    }
+    if (why == nullptr) return wanted;
+    report_.note(fmt::format(
+        "it is to get signal {} when its parent ends (PR_SET_PDEATHSIG), and gets none: {}", wanted, why));
+    return 0;
   }
 
   [[noreturn]] void become_member(int i) {
@@ -344,10 +375,10 @@ class Tree {
     for (const ManifestMember& member : job_.manifest.members) job.processes.insert(member.pid);
     job.together_fd = spec_.together_fd;
     job.time_ns_fd = time_ns_;
-    job.stopped = how_stopped(job_.manifest.members[m]);
+    job.stopped = how_stopped(job_.manifest, job_.manifest.members[m]);
     job.go_fd = job.stopped == RestartStopped::kLate ? spec_.late_go_fd : spec_.go_fd;
     job.stopped_children = stopped_children(i);
-    job.parent_death_signal = job_.manifest.members[m].pdeath_signal;
+    job.parent_death_signal = death_signal(i);
     ProcessSpec process;
     process.image = plan.image.get();
     process.fill = &plan.fill;

@@ -51,6 +51,10 @@ void make(const ParsedChild& child, const ProcessRecord& parent, ReportChannel& 
                             child.record.pid, child.name, errno_name(static_cast<int>(-made.pid))));
     return;
   }
+  if (has_ended(child) && WCOREDUMP(child.record.status))
+    report.note(
+        fmt::format("the child {} ({}) had ended with a core dump: the program is told of the signal alone",
+                    child.record.pid, child.name));
   close(made.pidfd);
   siginfo_t ignored;
   while (waitid(P_PID, static_cast<id_t>(child.record.pid), &ignored, WEXITED | WNOWAIT | __WALL) != 0 &&
