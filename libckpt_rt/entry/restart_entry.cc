@@ -233,8 +233,8 @@ void stop_by(int signal) {
   __builtin_unreachable();
 }
 
-// The SIGCONT that continues it when it has its byte, or the pipe has ended, is the program's. One before that
-// is somebody's who found it stopped too early; a stop takes that SIGCONT away.
+// The SIGCONT that continues it when it has its byte, or the pipe has ended, is the program's. One before
+// that is somebody's who found it stopped too early; a stop takes that SIGCONT away.
 void stop_until_let_go() {
   pollfd go{restart.args.go_fd, POLLIN, 0};
   do {

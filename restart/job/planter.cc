@@ -350,9 +350,7 @@ class Tree {
       why = "its parent is none of the job";
     } else {
       const auto& plan = job_.plans[static_cast<size_t>(birth(parent).member)];
-      const auto& threads = plan->image->meta().threads;
-      if (std::ranges::none_of(threads,
-                               [&](const ParsedThread& t) { return t.record.tid == birth(parent).pid; }))
+      if ((plan->image->meta().threads.front().record.flags & kThreadLeaderExited) != 0)
         why = "the first thread of its parent has ended";
     }
     if (why == nullptr) return wanted;

@@ -111,14 +111,17 @@ class KeptCopies(unittest.TestCase):
         tree, reader = self.start(TWO, READER, "prepare.image=wait", "member.copies=wait")
         copier = self.pid_in(tree, "copier")
         waits = [os.path.join(tree.work, f"{pid:010}.waits") for pid in (reader, copier)]
-        with subprocess.Popen([CKPT, "now", "--json", str(tree.child.pid)], stdout=subprocess.PIPE, text=True, env=environment()) as now:
-            for name in waits:
-                wait_for(lambda name=name: os.path.exists(name), "both to come to their points")
-            os.kill(copier, signal.SIGKILL)
-            wait_for(lambda: state_of(copier) in "Z?", "its end")
-            os.unlink(waits[0])
-            said = now.communicate()[0]
-            self.assertEqual(now.returncode, 0, said + tree.said())
+        now = subprocess.Popen(  # pylint: disable=consider-using-with
+            [CKPT, "now", "--json", str(tree.child.pid)], stdout=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(now.communicate)
+        self.addCleanup(now.kill)
+        for name in waits:
+            wait_for(lambda name=name: os.path.exists(name), "both to come to their points")
+        os.kill(copier, signal.SIGKILL)
+        wait_for(lambda: state_of(copier) in "Z?", "its end")
+        os.unlink(waits[0])
+        said = now.communicate()[0]
+        self.assertEqual(now.returncode, 0, said + tree.said())
         images, = glob.glob(os.path.join(tree.images, "*.job"))
         self.assertEqual([n for n in os.listdir(os.path.join(images, "job.files")) if n.endswith(".tmp")], [])
         self.comes_back(tree, images)

@@ -82,13 +82,16 @@ class WhoIsIn(unittest.TestCase):
             adopt_orphans()
             tree = self.start(["env", "CKPT_TEST_POINT=coordinator.held=wait", "./raw"], prepare)
             waits = os.path.join(tree.work, f"{tree.child.pid:010}.waits")
-            with subprocess.Popen([CKPT, "now", "--json", str(tree.child.pid)], stdout=subprocess.PIPE, env=environment()) as now:
-                wait_for(lambda: os.path.exists(waits), "all to hold")
-                with open(os.path.join(tree.work, "go"), "w", encoding="ascii"):
-                    pass
-                wait_for(lambda: os.path.exists(os.path.join(tree.work, "made")), "the process")
-                os.unlink(waits)
-                image = os.path.dirname(json.loads(now.communicate()[0])["image"])
+            now = subprocess.Popen(  # pylint: disable=consider-using-with
+                [CKPT, "now", "--json", str(tree.child.pid)], stdout=subprocess.PIPE, env=environment())
+            self.addCleanup(now.communicate)
+            self.addCleanup(now.kill)
+            wait_for(lambda: os.path.exists(waits), "all to hold")
+            with open(os.path.join(tree.work, "go"), "w", encoding="ascii"):
+                pass
+            wait_for(lambda: os.path.exists(os.path.join(tree.work, "made")), "the process")
+            os.unlink(waits)
+            image = os.path.dirname(json.loads(now.communicate()[0])["image"])
             self.assertEqual(members(image), 3)
             tree.kill()
             code = 0

@@ -35,8 +35,8 @@ bool has_stopped_thread(int pid);
 // Who traces it (ptrace), in our pid namespace; 0: nobody.
 int tracer_of(int pid);
 
-// Children of all its threads, but for those of threads of ours (which make them to write images). False: some
-// may be missed, as the arena is full, or no descriptor is left. A process that is gone has none.
+// Children of all its threads, but for those of threads of ours (which make them to write images). False:
+// some may be missed, as the arena is full, or no descriptor is left. A process that is gone has none.
 bool list_children(int pid, ArenaVector<int>& children);
 
 // The number that was given to a process or thread last, in our pid namespace; 0: not known. Numbers are used
