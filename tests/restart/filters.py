@@ -69,6 +69,18 @@ class Filters(SteppedTest):
         self.do("by_prctl(CHROOT, errno.ENOMSG)")
         self.assertEqual(self.stay("mkdir()", "call(CHROOT, b'/')", "filters()")[:2], ["ENOTUNIQ", "ENOMSG"])
 
+    def test_one_that_forbids_to_ask_for_limits(self):
+        self.start()
+        self.do("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (400, 500)); alone(); by_prctl(302, errno.ENOTUNIQ)")
+        limits = self.stay("list(open('/proc/self/limits'))", "call(302, 0, 7, 0, ctypes.create_string_buffer(16))")
+        self.assertEqual(limits[1], "ENOTUNIQ")
+        self.assertIn("400", limits[0])
+
+    def test_one_that_forbids_to_ask_for_interval_timers(self):
+        self.start()
+        self.do("signal.setitimer(signal.ITIMER_REAL, 1000); alone(); by_prctl(36, errno.ENOTUNIQ)")
+        self.assertIn("getitimer", " ".join(self.come_back()))
+
     def test_of_one_thread_alone(self):
         self.start()
         self.do("alone(); start_other(); by_prctl(MKDIR, errno.ENOTUNIQ)")

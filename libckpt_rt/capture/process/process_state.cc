@@ -282,19 +282,47 @@ int ask(int operation) {
   return r < 0 ? -1 : static_cast<int>(r);
 }
 
+// "Max open files  1024  4096  files": a line for each, in the order of their numbers, behind a heading. The
+// columns begin at the same places in all (proc(5)).
+void read_limits_in(std::string_view text, ResourceLimitsRecord& limits) {
+  constexpr size_t kSoft = 26, kHard = 47, kWidth = 20;
+  auto number = [](std::string_view line, size_t at) {
+    uint64_t v[1] = {RLIM64_INFINITY};
+    if (at < line.size()) numbers(line.substr(at, kWidth), 10, v, 1);
+    return v[0];
+  };
+  for (uint32_t i = 0; i < 16; ++i) {
+    const size_t end = text.find('\n');
+    if (end == text.npos) return;
+    text.remove_prefix(end + 1);
+    const std::string_view line = text.substr(0, text.find('\n'));
+    limits.soft[i] = number(line, kSoft);
+    limits.hard[i] = number(line, kHard);
+  }
+}
+
+void read_limits(ResourceLimitsRecord& limits) {
+  for (uint32_t i = 0; i < 16; ++i) {
+    rlimit64 l{};
+    if (sys::call(__NR_prlimit64, 0L, i, 0L, &l) != 0) {
+      // The call may be forbidden to the program (seccomp).
+      char text[2048];
+      const long n = read_small_file("/proc/self/limits", text, sizeof(text));
+      if (n > 0) read_limits_in({text, static_cast<size_t>(n)}, limits);
+      return;
+    }
+    limits.soft[i] = l.rlim_cur;
+    limits.hard[i] = l.rlim_max;
+  }
+}
+
 }  // namespace
 
 void capture_shared_state_stopped(bool filtered, ProcessState& state) {
   for (int sig = 1; sig <= ProcessState::kSignals; ++sig) {
     sys::call(__NR_rt_sigaction, sig, 0L, &state.actions[sig - 1], 8L);
   }
-  for (uint32_t i = 0; i < 16; ++i) {
-    rlimit64 l{};
-    if (sys::call(__NR_prlimit64, 0L, i, 0L, &l) == 0) {
-      state.limits.soft[i] = l.rlim_cur;
-      state.limits.hard[i] = l.rlim_max;
-    }
-  }
+  read_limits(state.limits);
   state.membarrier = membarrier_registrations();
   descriptor_table::note_stopped(filtered);
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));

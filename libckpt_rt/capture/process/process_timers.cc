@@ -81,9 +81,10 @@ bool has_some_timer() {
 }
 
 void read_timers(ProcessTimers& timers) {
+  timers.interval_unknown = false;
   for (int which = 0; which < 3; ++which) {
     itimerval t{};
-    sys::call(__NR_getitimer, which, &t);
+    if (sys::call(__NR_getitimer, which, &t) != 0) timers.interval_unknown = true;
     timers.interval.remaining_ns[which] = (t.it_value.tv_sec * 1'000'000L + t.it_value.tv_usec) * 1000;
     timers.interval.interval_ns[which] = (t.it_interval.tv_sec * 1'000'000L + t.it_interval.tv_usec) * 1000;
   }

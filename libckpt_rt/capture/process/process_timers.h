@@ -29,6 +29,7 @@ struct ProcessTimers {
   IntervalTimersRecord interval;
   PosixTimerRecord list[kMost];
   uint32_t count;
+  bool interval_unknown;  // filters refuse the question (seccomp)
 };
 
 // Which POSIX timers there are, by the text of /proc/PID/timers. Error: more than kMost of them.

@@ -64,6 +64,11 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
         "do so: after a restart it means what it does by default, unless ckpt-restart has that right "
         "(CAP_SETPCAP)");
   }
+  if (saved_process.timers.interval_unknown) {
+    space.note(1,
+               "the program's filters (seccomp) refuse to tell what is left of its interval timers "
+               "(getitimer): those that run are lost after a restart");
+  }
   if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
     space.note(1,
                "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it "
