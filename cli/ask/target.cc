@@ -285,6 +285,12 @@ Result<Target> examine(pid_t pid, bool* starting) {
         "it cannot stand still for a checkpoint; there is none of this program");
   }
   if (const int moved = moved_signal(maps); moved != 0 && has_signal("SigCgt", moved)) t.signal = moved;
+  // Its library has seen the filter come (hooks::begin_deadly_filter).
+  if (has_signal("SigIgn", t.signal) && status_value(status, "Seccomp") == "2") {
+    return failure(ExitCode::kUnsupported, label,
+                   "has a filter of system calls (seccomp) that would end it at a checkpoint",
+                   "there is none of this program while it has that");
+  }
   if (!has_signal("SigCgt", t.signal)) {
     *starting = true;
     return failure(ExitCode::kUnavailable, label,

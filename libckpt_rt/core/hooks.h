@@ -71,6 +71,10 @@ void before_user(uint32_t user);
 // more, and no checkpoint is taken. end_strict only when that failed.
 void begin_strict();
 void end_strict();
+// It is about to set a filter that ends the program where a handler of ours returns, or our threads work: our
+// signal is ignored from then on, and no checkpoint is taken. end_deadly_filter only when that failed.
+void begin_deadly_filter();
+void end_deadly_filter();
 
 // The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them
 // back.

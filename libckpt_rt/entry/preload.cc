@@ -33,6 +33,7 @@
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"
@@ -130,6 +131,20 @@ void begin_strict() {
   uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
   if (!seccomp_state.strict_thread.exchange(true, std::memory_order_seq_cst)) interval::suspend();
+}
+
+// Asked for a checkpoint, the process looks like one that does not handle the signal yet.
+void begin_deadly_filter() {
+  know_child();
+  const KernelSigaction ignored{reinterpret_cast<uintptr_t>(SIG_IGN), 0, 0, 0};
+  kernel_sigaction(own_signal.number, &ignored, nullptr);
+  if (!seccomp_state.strict_thread.exchange(true, std::memory_order_seq_cst)) interval::suspend();
+}
+
+void end_deadly_filter() {
+  seccomp_state.strict_thread.store(false, std::memory_order_seq_cst);
+  interval::resume();
+  install_signal_handler(own_signal.number);
 }
 
 void end_strict() {

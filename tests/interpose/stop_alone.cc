@@ -56,6 +56,8 @@ void note_exit(const void*) {}
 std::atomic<int64_t> monotonic_shift_ns{0};
 void before_user(uint32_t) {}
 void begin_strict() {}
+void begin_deadly_filter() {}
+void end_deadly_filter() {}
 void note_keyring() {}
 void note_landlock() {}
 RseqArea note_rseq(const RseqArea&) { return {}; }

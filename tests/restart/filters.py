@@ -3,9 +3,11 @@
 cannot be told or set again, a note says so."""
 
 import os
+import subprocess
 import sys
 import unittest
 
+from stepped_program import CKPT, environment
 from stepped_test import SteppedTest, needs_root
 
 TEXT = """
@@ -32,6 +34,39 @@ def of_other():
     asked.release(); told.acquire()
     return answers[-1]
 """
+
+
+# As OpenSSH's server has it for a client that is not known yet: a handler could not return.
+RT_SIGRETURN, CLONE, KILL = 15, 56, 0x80000000
+
+
+class Deadly(SteppedTest):
+    program_text = TEXT + f"""
+def kills(number, last=0x06):
+    code = (Instruction * 4)(Instruction(0x20, 0, 0, 0), Instruction(0x15, 0, 1, number), Instruction(0x06, 0, 0, {KILL}), Instruction(last, 0, 0, 0x7fff0000))
+    return libc.prctl(22, 2, ctypes.byref(Filter(4, code)), 0, 0)
+"""
+
+    def check_refused(self, number):
+        """No checkpoint is taken, and none ends the program."""
+        self.start()
+        self.do(f"alone(); assert kills({number}) == 0")
+        asked = subprocess.run([CKPT, "now", str(self.pid)], capture_output=True, text=True, timeout=60, env=environment())
+        self.assertEqual(asked.returncode, 78, asked.stderr)
+        self.assertIn("seccomp", asked.stderr)
+        self.assertEqual(self.ask("1 + 1"), "2")
+
+    def test_no_handler_may_return(self):
+        self.check_refused(RT_SIGRETURN)
+
+    def test_no_thread_may_be_made(self):
+        self.check_refused(CLONE)
+
+    def test_one_that_the_kernel_does_not_take(self):
+        self.start()
+        self.assertEqual(self.ask(f"(alone(), kills({RT_SIGRETURN}, last=0xff))"), "(0, -1)")
+        self.checkpoint()
+        self.assertEqual(self.ask("1 + 1"), "2")
 
 
 class Filters(SteppedTest):

@@ -6,7 +6,10 @@
 #include <stdarg.h>
 #include <sys/prctl.h>
 
+#include <span>
+
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/process/seccomp/filter_verdict.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/threads/thread_credentials.h"
 #include "libckpt_rt/interpose/abi.h"
@@ -25,12 +28,26 @@ long become_strict(long nr, long a, long b, long c, long d, long e) {
   return r;
 }
 
+namespace {
+
+std::span<const sock_filter> code_of(const void* program) {
+  sock_fprog p{};
+  if (!program_memory::read(p, program) || !program_memory::may_read(p.filter, p.len * sizeof(sock_filter)))
+    return {};
+  return {p.filter, p.len};
+}
+
+}  // namespace
+
 long set_filter(own_filters::By by, unsigned flags, void* program) {
   // The filter would apply to our threads too, which make calls that the program may forbid itself.
   const bool of_all_threads = (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
   const bool listens = (flags & SECCOMP_FILTER_FLAG_NEW_LISTENER) != 0;
+  const bool deadly = filter_verdict::ends_at_checkpoint(code_of(program));
   if (of_all_threads) hooks::begin_alone();
+  if (deadly) hooks::begin_deadly_filter();
   const long r = own_filters::set(by, flags, program);
+  if (deadly && (sys::failed(r) || (!listens && r > 0))) hooks::end_deadly_filter();
   if (of_all_threads) hooks::end_alone();
   // A number is the listener; else that of a thread that has not followed, and nothing was set.
   if (r == 0 || (listens && r > 0))
