@@ -12,8 +12,8 @@
 namespace ckpt::test {
 namespace {
 
-// What a program has sent with MSG_MORE, a server its answer's head, waits for more, whatever the options: the
-// kernel sends it after 200 ms, for which a checkpoint's threads must not stand.
+// What a program has sent with MSG_MORE, a server its answer's head, waits for more, whatever the options.
+// The kernel sends it after 200 ms, for which a checkpoint's threads must not stand.
 TEST(HeldBackBytes, AreSentThoughNoOptionHoldsThem) {
   const ScopedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
       sender(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
