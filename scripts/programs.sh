@@ -9,7 +9,7 @@ packages=(
   haproxy lighttpd apache2 php-cli php-fpm puma starman squid varnish mosquitto mosquitto-clients beanstalkd nats-server etcd-server unbound bind9 dnsmasq slapd
   ldap-utils celery python3-redis supervisor runit s6 openssh-server aria2 curl wget zsh ksh fish expect tcl lua5.4 guile-3.0 sbcl racket gforth ocaml-nox ghc
   libghc-process-dev golang emacs-nox python3-scipy python3-pandas python3-joblib python3-distributed python3-sklearn cmake ninja-build ccache cargo npm sqlite3
-  imagemagick texlive-latex-base gnuplot-nox gstreamer1.0-tools gstreamer1.0-plugins-base
+  imagemagick texlive-latex-base gstreamer1.0-tools gstreamer1.0-plugins-base
 )
 missing=()
 for package in "${packages[@]}"; do

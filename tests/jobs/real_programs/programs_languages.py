@@ -257,6 +257,5 @@ LANGUAGES = [
             needs=("sqlite3",), stops=True),
     Program("imagemagick", "ImageMagick", "convert --version", "convert -size 600x400 plasma:fractal -seed 1 -blur 0x6 x.png 2> log; convert -size 500x500 gradient:red-blue -swirl 180 -blur 0x12 -resize 300% -rotate 30 -depth 8 rgb:- | md5sum", needs=("convert",)),
     Program("pdflatex", "pdflatex", "pdflatex --version", "SOURCE_DATE_EPOCH=0 FORCE_SOURCE_DATE=1 pdflatex -interaction=batchmode x.tex > out; md5sum < x.pdf", {"x.tex": TEX}, needs=("pdflatex",)),
-    Program("gnuplot", "gnuplot", "gnuplot --version", "gnuplot all.gp && md5sum < x.svg", {"all.gp": "set terminal svg\nset output 'x.svg'\nset isosamples 300\nset samples 300\nset hidden3d\nsplot sin(x)*cos(y), x*y/50\n"}, needs=("gnuplot",)),
     Program("gstreamer", "GStreamer: threads", "gst-launch-1.0 --version", "gst-launch-1.0 -q videotestsrc num-buffers=300 pattern=ball ! video/x-raw,width=640,height=480 ! videoconvert ! queue ! videoscale ! video/x-raw,format=RGB,width=320,height=240 ! queue ! filesink location=out && md5sum < out", needs=("gst-launch-1.0",)),
 ]

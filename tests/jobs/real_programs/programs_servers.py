@@ -344,7 +344,7 @@ SERVERS = [
     Program("dnsmasq", "dnsmasq, a client", "/usr/sbin/dnsmasq --version",
             PORT + "/usr/sbin/dnsmasq -k -C /dev/null -p $port -a 127.0.0.1 -z -h -R --user= --group= -x $PWD/pid " + " ".join(f"--host-record=h{n}.test,10.0.0.{n}" for n in range(10)) + " 2> log & " + ASK + END,
             {"client.py": DNS}, needs=("/usr/sbin/dnsmasq",), as_user=True),
-    Program("slapd", "slapd (LMDB), clients", "/usr/sbin/slapd -V",
+    Program("slapd", "slapd (LMDB), clients", "/usr/sbin/slapd -VV",
             "/usr/sbin/slapd -d 0 -f conf -h ldapi://${PWD//\\//%2F}%2Fs & until [ -S s ]; do sleep 0.05; done; sleep 0.2; bash client.sh ldapi://${PWD//\\//%2F}%2Fs; code=$?; " + END,
             {"conf": SLAPD, "client.sh": LDAP}, prepare="mkdir db; printf 'dn: dc=x\\nobjectClass: domain\\ndc: x\\n' | slapadd -q -f conf", needs=("/usr/sbin/slapd", "ldapadd"), stops=True, why=NOT_ACCEPTED),
     Program("celery", "celery, two workers, redis, a client", "/usr/bin/python3 -m celery --version",
