@@ -5,6 +5,7 @@
 // A child of a child of ours, which is nobody's that the program could wait for, traces this process until
 // the program is there.
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,6 +20,7 @@
 #include <cstdio>
 #include <string>
 
+#include "base/elf/static_go.h"
 #include "base/protocol/beside_protocol.h"
 #include "base/raii_fd.h"
 #include "beside/put_beside.h"
@@ -49,8 +51,22 @@ pid_t fork_silently() {
   return static_cast<pid_t>(syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr));
 }
 
+// What the caller has looked at may be another file by now; and a program with more rights than its caller is
+// not for the dynamic linker.
+bool may_have_library(int pid) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  const ScopedFd program(open((process + "/exe").c_str(), O_RDONLY | O_CLOEXEC));
+  const ScopedFd said(open((process + "/auxv").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!program.valid() || !said.valid() || !is_static_go(program.get())) return false;
+  Elf64_auxv_t value{};
+  while (read(said.get(), &value, sizeof(value)) == sizeof(value) && value.a_type != AT_NULL) {
+    if (value.a_type == AT_SECURE) return value.a_un.a_val == 0;
+  }
+  return false;
+}
+
 // Tells the program's process, which waits for it, that it is traced, or why not.
-[[noreturn]] void trace(int pid, const std::string& own, ScopedFd say) {
+[[noreturn]] void trace(int pid, const std::string& own, bool or_alone, ScopedFd say) {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -59,17 +75,21 @@ pid_t fork_silently() {
   const Error answer = seized.ok() ? Error{ExitCode::kOk} : seized.error();
   if (write(say.get(), &answer, sizeof(answer)) != sizeof(answer) || !seized.ok()) _exit(1);
   say.reset();
-  if (!process.await_program().ok()) _exit(1);  // it could not be executed, and has said so
+  auto there = process.await_program();
+  if (!there.ok()) _exit(fail(there.error()));
+  if (!*there) _exit(1);  // it could not be executed, and has said so
+  const auto let_go = [&](uint64_t open) { _exit(process.let_go(open).ok() ? 0 : 1); };
+  if (!may_have_library(pid)) let_go(0);
   auto put = put_library_beside(process, own);
   const auto bit = [](int signal) { return 1ull << (signal - 1); };
-  const Result<void> gone = put.ok() ? process.let_go(bit(*put) | bit(kSignalBeside)) : put.error();
-  if (gone.ok()) _exit(0);
-  process.end(fail(gone.error()));
+  if (put.ok()) let_go(bit(*put) | bit(kSignalBeside));
+  if (or_alone) let_go(0);
+  process.end(fail(put.error()));
   _exit(1);
 }
 
 // From here on another process traces this one.
-Result<void> be_traced(const std::string& own) {
+Result<void> be_traced(const std::string& own, bool or_alone) {
   int to_tracer[2], from_tracer[2];
   if (pipe2(to_tracer, O_CLOEXEC) != 0)
     return make_error(ExitCode::kSystem, errno, "no pipe: {}; raise ulimit -n", errno_name(errno));
@@ -79,6 +99,7 @@ Result<void> be_traced(const std::string& own) {
   ScopedFd answer(from_tracer[0]), say(from_tracer[1]);
   const pid_t self = getpid(), between = fork_silently();
   if (between == 0) {
+    setsid();  // who stops the program's group does not stop the tracer
     const pid_t tracer = fork_silently();
     if (tracer != 0) {
       if (tracer > 0) (void)!write(say.get(), &tracer, sizeof(tracer));
@@ -87,11 +108,18 @@ Result<void> be_traced(const std::string& own) {
     char go;
     tell.reset();
     if (read(hear.get(), &go, 1) != 1) _exit(1);
-    trace(self, own, std::move(say));
+    trace(self, own, or_alone, std::move(say));
   }
   say.reset();
   hear.reset();
-  while (between > 0 && waitpid(between, nullptr, __WALL) < 0 && errno == EINTR) {
+  // Until it has a session of its own it may be stopped with the group, of which this one alone is continued.
+  for (int status = 0; between > 0;) {
+    const pid_t seen = waitpid(between, &status, __WALL | WUNTRACED);
+    if (seen == between && WIFSTOPPED(status)) {
+      kill(between, SIGCONT);
+    } else if (seen == between || errno != EINTR) {
+      break;
+    }
   }
   pid_t tracer = 0;
   if (between < 0 || read(answer.get(), &tracer, sizeof(tracer)) != sizeof(tracer))
@@ -110,8 +138,9 @@ int run(char** argv, bool or_alone) {
   own[length > 0 ? length : 0] = '\0';
   if (const char* preload = getenv(kBesideVariable); preload != nullptr) setenv("LD_PRELOAD", preload, 1);
   unsetenv(kBesideVariable);
-  const Result<void> traced =
-      length > 0 ? be_traced(own) : make_error(ExitCode::kUnavailable, errno, "there is no /proc; mount it");
+  const Result<void> traced = length > 0
+                                  ? be_traced(own, or_alone)
+                                  : make_error(ExitCode::kUnavailable, errno, "there is no /proc; mount it");
   if (!traced.ok() && !or_alone) return fail(traced.error());
   execv(argv[1], argv + 2);
   return fail(

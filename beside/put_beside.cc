@@ -25,6 +25,12 @@ constexpr uint64_t kMostStrings = 8 << 20;
 uint64_t page_down(uint64_t at) { return at & ~(kPage - 1); }
 uint64_t page_up(uint64_t at) { return page_down(at + kPage - 1); }
 
+// What would change how the dynamic linker works, LD_PRELOAD apart: meant for programs that have one.
+bool is_for_linker(const std::string& variable) {
+  return (variable.starts_with("LD_") && !variable.starts_with("LD_PRELOAD=")) ||
+         variable.starts_with("GLIBC_TUNABLES=");
+}
+
 struct ElfFile {
   Elf64_Ehdr head{};
   std::vector<Elf64_Phdr> parts;
@@ -124,6 +130,7 @@ class Putting {
     auto count = value_at<uint64_t>(at);
     if (!count.ok()) return count.error();
     at += (*count + 2) * sizeof(uint64_t);
+    list_ = at;
     for (;; at += sizeof(uint64_t)) {
       auto string = value_at<uint64_t>(at);
       if (!string.ok()) return string.error();
@@ -234,8 +241,10 @@ class Putting {
     CKPT_TRY(add(own_));
     CKPT_TRY(add(kStartLibrary));
     words.push_back(0);
-    for (const std::string& variable : environment_) CKPT_TRY(add(variable));
-    CKPT_TRY(add(std::string(kBesideVariable) + "=1"));
+    for (const std::string& variable : environment_) {
+      if (!is_for_linker(variable)) CKPT_TRY(add(variable));
+    }
+    CKPT_TRY(add(fmt::format("{}={:x}", kBesideVariable, list_)));
     words.push_back(0);
     for (const Elf64_auxv_t& said : said_) {
       uint64_t value = said.a_un.a_val;
@@ -270,6 +279,7 @@ class Putting {
   std::string linker_;
   std::vector<std::string> environment_;
   std::vector<Elf64_auxv_t> said_;
+  uint64_t list_ = 0;  // of pointers to the environment's variables
   uint64_t string_bytes_ = 0, stack_ = 0, stack_bytes_ = 0, top_ = 0;
   uint64_t base_ = 0, entry_ = 0, headers_ = 0, header_count_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -52,34 +53,52 @@ Result<int> TracedProcess::await_stop() {
   return status;
 }
 
-Result<void> TracedProcess::await_program() {
+// Lets it run to the next trap. All other signals are blocked, but SIGSTOP: that is for later.
+Result<void> TracedProcess::resume(int request, const char* what) {
   for (;;) {
+    if (trace(static_cast<__ptrace_request>(request), pid_, 0, nullptr) != 0) return failed(what);
     auto status = await_stop();
     if (!status.ok()) return status.error();
-    if (*status >> 8 == (SIGTRAP | PTRACE_EVENT_EXEC << 8)) break;
-    // A signal before the program is there is the caller's.
-    const int signal = *status >> 16 != 0 ? 0 : WSTOPSIG(*status);
-    trace(PTRACE_CONT, pid_, 0, reinterpret_cast<void*>(static_cast<long>(signal)));
+    if (*status >> 8 == SIGTRAP) return {};
+    if (*status >> 16 != 0) continue;
+    if (WSTOPSIG(*status) != SIGSTOP)
+      return make_error(ExitCode::kInternal, 0, "process {}: got signal {} before the library was there",
+                        pid_, WSTOPSIG(*status));
+    stopped_ = true;
+  }
+}
+
+Result<bool> TracedProcess::await_program() {
+  for (;;) {
+    int status = 0;
+    while (waitpid(pid_, &status, __WALL) < 0) {
+      if (errno != EINTR) return failed("cannot be waited for");
+    }
+    if (!WIFSTOPPED(status)) return false;
+    if (status >> 8 == (SIGTRAP | PTRACE_EVENT_EXEC << 8)) break;
+    // A signal before the program is there is the caller's; a stop of all is one until somebody continues it.
+    const bool stands = status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) != SIGTRAP;
+    const int signal = status >> 16 != 0 ? 0 : WSTOPSIG(status);
+    trace(stands ? PTRACE_LISTEN : PTRACE_CONT, pid_, 0, reinterpret_cast<void*>(static_cast<long>(signal)));
   }
   if (trace(PTRACE_GETSIGMASK, pid_, sizeof(mask_), &mask_) != 0)
     return failed("its signal mask cannot be read");
   uint64_t all = ~(1ull << (SIGTRAP - 1));
   if (trace(PTRACE_SETSIGMASK, pid_, sizeof(all), &all) != 0) return failed("its signals cannot be blocked");
   // Still in execve(2): one step ends that call, and executes nothing.
-  if (trace(PTRACE_SINGLESTEP, pid_, 0, nullptr) != 0) return failed("cannot be stepped");
-  auto status = await_stop();
-  if (!status.ok()) return status.error();
+  CKPT_TRY(resume(PTRACE_SINGLESTEP, "cannot be stepped"));
   if (trace(PTRACE_GETREGS, pid_, 0, &entry_) != 0) return failed("its registers cannot be read");
   vector_registers_.resize(kMostVectorRegisters);
   iovec into{vector_registers_.data(), vector_registers_.size()};
   if (trace(PTRACE_GETREGSET, pid_, NT_X86_XSTATE, &into) != 0)
     return failed("its vector registers cannot be read");
   vector_registers_.resize(into.iov_len);
-  return find_instruction();
+  return true;
 }
 
 // Each static program has one in its text: nothing else makes system calls for it.
 Result<void> TracedProcess::find_instruction() {
+  if (instruction_ != 0) return {};
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/maps", pid_);
   const std::unique_ptr<FILE, int (*)(FILE*)> maps(fopen(path, "re"), fclose);
@@ -107,6 +126,7 @@ Result<void> TracedProcess::find_instruction() {
 }
 
 Result<long> TracedProcess::call(long number, std::initializer_list<uint64_t> arguments) {
+  CKPT_TRY(find_instruction());
   user_regs_struct r = entry_;
   r.orig_rax = static_cast<unsigned long long>(-1);
   r.rax = static_cast<unsigned long long>(number);
@@ -115,13 +135,7 @@ Result<long> TracedProcess::call(long number, std::initializer_list<uint64_t> ar
   size_t i = 0;
   for (const uint64_t argument : arguments) *places[i++] = argument;
   if (trace(PTRACE_SETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be set");
-  for (;;) {
-    if (trace(PTRACE_SINGLESTEP, pid_, 0, nullptr) != 0) return failed("cannot be stepped");
-    auto status = await_stop();
-    if (!status.ok()) return status.error();
-    // Else a stop of all (SIGSTOP), which is taken up again when it is let go.
-    if (*status >> 8 == SIGTRAP) break;
-  }
+  CKPT_TRY(resume(PTRACE_SINGLESTEP, "cannot be stepped"));
   if (trace(PTRACE_GETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be read");
   if (r.rip == instruction_ + kSystemCallBytes) return static_cast<long>(r.rax);
   return make_error(ExitCode::kInternal, 0, "process {}: a system call ended at {:x}", pid_, r.rip);
@@ -147,17 +161,22 @@ Result<uint64_t> TracedProcess::run(uint64_t instruction, uint64_t stack) {
   r.rsp = stack;
   r.rdx = 0;
   if (trace(PTRACE_SETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be set");
-  for (;;) {
-    if (trace(PTRACE_CONT, pid_, 0, nullptr) != 0) return failed("cannot go on");
-    auto status = await_stop();
-    if (!status.ok()) return status.error();
-    if (*status >> 8 == SIGTRAP) break;
-    if (*status >> 16 != 0) continue;
-    return make_error(ExitCode::kInternal, 0, "process {}: got signal {} before the library was there", pid_,
-                      WSTOPSIG(*status));
-  }
+  CKPT_TRY(resume(PTRACE_CONT, "cannot go on"));
   if (trace(PTRACE_GETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be read");
   return r.rdi;
+}
+
+// Does a SIGCONT wait?
+bool TracedProcess::is_continued() const {
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/status", pid_);
+  const std::unique_ptr<FILE, int (*)(FILE*)> status(fopen(path, "re"), fclose);
+  char line[256];
+  unsigned long waiting = 0, some = 0;
+  while (status != nullptr && fgets(line, sizeof(line), status.get()) != nullptr) {
+    if (sscanf(line, "SigPnd: %lx", &some) == 1 || sscanf(line, "ShdPnd: %lx", &some) == 1) waiting |= some;
+  }
+  return (waiting >> (SIGCONT - 1) & 1) != 0;
 }
 
 Result<void> TracedProcess::let_go(uint64_t open) {
@@ -168,6 +187,8 @@ Result<void> TracedProcess::let_go(uint64_t open) {
   if (trace(PTRACE_SETREGS, pid_, 0, &r) != 0 ||
       trace(PTRACE_SETREGSET, pid_, NT_X86_XSTATE, const_cast<iovec*>(&from)) != 0)
     return failed("its registers cannot be set");
+  // Else SIGCONT has come since: it would have ended the stop, and waits.
+  if (stopped_ && !is_continued()) syscall(SYS_tgkill, pid_, pid_, SIGSTOP);
   uint64_t mask = mask_ & ~open;
   if (trace(PTRACE_SETSIGMASK, pid_, sizeof(mask), &mask) != 0)
     return failed("its signal mask cannot be set");

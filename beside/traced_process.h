@@ -24,9 +24,10 @@ class TracedProcess {
   // The process goes on until it executes a program. If this process ends before let_go(), however it ends,
   // that one is killed.
   Result<void> seize();
-  // Behind that: all signals are blocked, and its state is remembered for let_go().
-  Result<void> await_program();
-  // open: signals that the program is not to begin with blocked.
+  // Behind that: all signals are blocked, and its state is remembered for let_go(). False: the process ended,
+  // since it could not execute one.
+  Result<bool> await_program();
+  // open: signals that the program is not to begin with blocked. A stop that came meanwhile comes now.
   Result<void> let_go(uint64_t open);
   // In place of let_go(): the program ends, and has done nothing.
   void end(int exit_code);
@@ -41,11 +42,14 @@ class TracedProcess {
 
  private:
   Result<int> await_stop();
+  Result<void> resume(int request, const char* what);
   Result<void> find_instruction();
+  bool is_continued() const;
   Error failed(const char* what) const;
 
   int pid_;
   uint64_t mask_ = 0, instruction_ = 0;
+  bool stopped_ = false;  // by a SIGSTOP that came meanwhile
   user_regs_struct entry_{};
   std::vector<std::byte> vector_registers_;
 };

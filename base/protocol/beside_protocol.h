@@ -5,13 +5,15 @@
 
 namespace ckpt {
 
-// Of ckpt-beside: what LD_PRELOAD is to be in the program. Of the library that it puts beside a program:
-// there at all.
+// Of ckpt-beside: what LD_PRELOAD is to be in the program. Of the library that it puts beside a program: where
+// that one's list of its environment is, in hexadecimal digits.
 inline constexpr const char* kBesideVariable = "CKPT_BESIDE";
 
-// Ahead of ckpt-beside's other words: where the program may not be traced, it is executed without the
-// library.
+// Ahead of ckpt-beside's other words: where the library cannot be put beside the program, that is executed
+// without.
 inline constexpr char kOrAlone[] = "--or-alone";
+
+inline constexpr const char* kBesideCommand = "ckpt-beside";
 
 // Go's runtime takes all signals for itself as it starts, but for this one, which it leaves to a C library
 // (Go 1.15 and later).

@@ -154,8 +154,8 @@ bool checkpoint_under_way(pid_t pid) {
 namespace {
 
 // The library may be about to start in a process that it is not mapped in. The kernel sets up the environment
-// last, and maps the dynamic linker with the program.
-bool is_about_to_load(pid_t pid, bool traced, const std::string& maps, const std::string& environment) {
+// last, and maps the dynamic linker with the program. by: who traces it.
+bool is_about_to_load(pid_t pid, pid_t by, const std::string& maps, const std::string& environment) {
   if (maps.empty() || environment.empty()) return true;
   // ckpt-beside, which is about to execute its program; or that program, while it is traced.
   if (lookup_environ(kBesideVariable, const_cast<std::string*>(&environment)) != nullptr) return true;
@@ -163,7 +163,9 @@ bool is_about_to_load(pid_t pid, bool traced, const std::string& maps, const std
   if (preload == nullptr || strstr(preload, "libckpt_rt.so") == nullptr) return false;
   if (maps.find("/ld-linux") != maps.npos) return true;
   const ScopedFd program(open(proc_path(pid, "exe").c_str(), O_RDONLY | O_CLOEXEC));
-  return traced && program.valid() && is_static_go(program.get());
+  std::string tracer;
+  return program.valid() && is_static_go(program.get()) && read_proc(by, "comm", &tracer) &&
+         tracer == std::string(kBesideCommand) + "\n";
 }
 
 // `ckpt run -- PROGRAM` that has not executed the program yet. With --hosts it stays.
@@ -267,8 +269,9 @@ Result<Target> examine(pid_t pid, bool* starting) {
   t.library = mapped_library(maps);
   if (t.library.empty()) {
     // Asked in this order: if it executes another program meanwhile, the last one says so.
-    *starting = is_about_to_load(pid, status_value(status, "TracerPid") != "0", maps, environment) ||
-                is_about_to_run(pid) || running_program(pid) != program;
+    *starting =
+        is_about_to_load(pid, std::atoi(status_value(status, "TracerPid").c_str()), maps, environment) ||
+        is_about_to_run(pid) || running_program(pid) != program;
     return failure(ExitCode::kNoProcess, label, "runs without libckpt_rt.so",
                    "start it with: ckpt run -- PROGRAM, or with LD_PRELOAD=libckpt_rt.so");
   }

@@ -216,6 +216,20 @@ void found_job() {
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
+// The program beside which we are has a list of its environment that is not ours, and hands that on. at: where,
+// in hexadecimal digits.
+void hand_on_job(const char* at) {
+  const size_t name = strlen(job::kJobVariable);
+  uint64_t address = 0;
+  for (; *at != '\0'; ++at)
+    address = address << 4 | static_cast<uint64_t>(*at <= '9' ? *at - '0' : *at - 'a' + 10);
+  const char* const value = find_variable(job::kJobVariable, nullptr);
+  if (value == nullptr) return;
+  for (auto** e = reinterpret_cast<const char**>(address); *e != nullptr; ++e) {
+    if (strncmp(*e, job::kJobVariable, name) == 0 && (*e)[name] == '=') *e = value - name - 1;
+  }
+}
+
 // A sanitizer's run time has replaced memcpy and the like, and knows nothing of our threads: the first
 // checkpoint would end the program. `ckpt run` refuses such programs; what they start, or what is started
 // without it, is left alone.
@@ -272,8 +286,8 @@ __attribute__((constructor)) void start() {
                  this_process.pid);
     return;
   }
-  const bool beside = find_variable(kBesideVariable, nullptr) != nullptr;
-  own_signal.number = beside ? kSignalBeside : user_settings().signal;
+  const char* const beside = find_variable(kBesideVariable, nullptr);
+  own_signal.number = beside != nullptr ? kSignalBeside : user_settings().signal;
   hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
   own_key_file::choose();
   if (user_settings().to[0] != '\0') remember_command_environment(environ);
@@ -282,6 +296,7 @@ __attribute__((constructor)) void start() {
     points::want(point, this_process.name, &this_process.pid);
   own_directory::choose();
   found_job();
+  if (beside != nullptr) hand_on_job(beside);
   if (const char* hosts = find_variable("CKPT_HOSTS", nullptr)) {
     addresses::over_hosts = true;
     addresses::remember_name(hosts);
@@ -293,7 +308,7 @@ __attribute__((constructor)) void start() {
   if (install_signal_handler(own_signal.number) != 0) return;
   // A parent may have left our signal blocked: it is unblocked, for this thread and those it will create.
   this_process.active = true;
-  if (beside) {
+  if (beside != nullptr) {
     // ckpt-beside unblocks it, when this thread is the program's.
     moved_signal::show();
   } else {

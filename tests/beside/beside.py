@@ -144,6 +144,70 @@ class Beside(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("begins\n", done.stdout)
 
+    def beside(self, *words, **more):
+        """As a job's program executes it."""
+        library = os.path.join(BUILD, "lib", "libckpt_rt.so")
+        return subprocess.Popen([os.path.join(BUILD, "bin", "ckpt-beside"), "--or-alone", LIKE_GO, *words], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.directory,
+                                env={**environment(), "CKPT_BESIDE": library, "CKPT_DIR": self.directory, **more.pop("env", {})}, **more)
+
+    def test_asked_while_it_is_executed(self):
+        """The signal waits, and is not the program's."""
+        def is_asked():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {60})
+            os.kill(os.getpid(), 60)
+
+        child = self.beside("like_go", "begins", preexec_fn=is_asked)
+        out, err = child.communicate(timeout=PATIENCE)
+        self.assertEqual((child.returncode, err, "mask 0" in out.splitlines()), (0, "", True), out)
+
+    def test_stopped_meanwhile(self):
+        """At swept instants. A stop is one; who continues the program alone, and not the group, has continued it."""
+        for instant in range(150):
+            child = self.beside("like_go", "counts", self.go, start_new_session=True)
+            for _ in range(instant * 100):
+                pass
+            os.killpg(child.pid, signal.SIGSTOP)
+            self.assertEqual(os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED).si_code, os.CLD_STOPPED)
+            os.kill(child.pid, signal.SIGCONT)
+            self.assertEqual(child.stdout.readline(), "up\n")
+            self.ends_well(child)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root")
+    def test_with_more_rights_than_its_caller(self):
+        """It is executed as ever, without the library."""
+        copy = os.path.join(self.directory, "more")
+        shutil.copy(LIKE_GO, copy)
+        os.chmod(self.directory, 0o755)
+        user = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+        images = tempfile.mkdtemp(prefix="ckpt-beside-")
+        self.addCleanup(shutil.rmtree, images, ignore_errors=True)
+        os.chown(images, NOBODY, NOBODY)
+        for rights in (lambda: os.chmod(copy, 0o4755), lambda: os.chmod(copy, 0o755) or subprocess.run(["setcap", "cap_net_raw+ep", copy], check=True)):
+            rights()
+            done = subprocess.run([*user, CKPT, "run", "--dir", images, "--", "sh", "-c", '"$0" begins; echo $?', copy], capture_output=True, text=True,
+                                  timeout=PATIENCE, cwd=images, env=environment())
+            self.assertEqual((done.returncode, done.stderr, done.stdout.splitlines()[-1]), (0, "", "0"))
+
+    def test_where_the_library_does_not_start(self):
+        for ahead in ("CKPT_DISABLE=1", "CKPT_MODE=foo", "LD_TRACE_LOADED_OBJECTS=1"):
+            done = self.run_ckpt("run", "--dir", self.images, "--", "sh", "-c", f'{ahead} "$0" begins', LIKE_GO)
+            self.assertEqual((done.returncode, done.stderr, "begins" in done.stdout.splitlines()), (0, "", True), ahead)
+
+    def test_what_it_executes_is_of_its_job(self):
+        """Its environment is the list that the kernel made, not libc's."""
+        done = self.run_ckpt("run", "--dir", self.images, "--", LIKE_GO, "has", "CKPT_JOB=")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("@", done.stdout)  # who began it: found by its first process
+        self.assertEqual(len(done.stdout.splitlines()), 1)
+
+    def test_what_may_not_be_executed(self):
+        hidden = os.path.join(self.directory, "like_go")
+        shutil.copy(LIKE_GO, hidden)
+        os.chmod(hidden, 0o644)
+        done = self.run_ckpt("run", "--dir", self.images, "--", "sh", "-c", '"$0" begins', hidden)
+        self.assertEqual(done.returncode, 126, done.stderr)
+
     def test_asked_from_its_first_moment_on(self):
         """It is about to have the library, and waited for."""
         for _ in range(20):

@@ -5,6 +5,7 @@
  *   like_go begins         what it finds at its first instruction, a line each
  *   like_go counts FILE    three threads count, each in memory of its own; the sum is printed when FILE is there
  *   like_go executes PROGRAM WORDS...
+ *   like_go has NAME       the variables of its environment that begin so
  */
 #include <asm/prctl.h>
 #include <asm/unistd.h>
@@ -208,6 +209,15 @@ void begin(word* stack, word flags, word mxcsr) {
   const char* what = stack[0] > 1 ? (const char*)stack[2] : "";
   if (same(what, "begins")) begins(stack, flags, mxcsr);
   if (same(what, "counts")) counts((const char*)stack[3]);
+  if (same(what, "has")) {
+    for (char** e = (char**)(stack + stack[0] + 2); *e != 0; ++e) {
+      word n = 0;
+      while (((const char*)stack[3])[n] != 0 && (*e)[n] == ((const char*)stack[3])[n]) ++n;
+      if (((const char*)stack[3])[n] != 0) continue;
+      say(*e);
+      say("\n");
+    }
+  }
   if (same(what, "executes")) {
     CALL3(__NR_execve, stack[3], stack + 3, stack + stack[0] + 2);
     say("not executed\n");

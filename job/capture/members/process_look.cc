@@ -316,6 +316,17 @@ bool blocks_signal(int pid, int signal) {
   return (blocked[0].value >> (signal - 1) & 1) != 0;
 }
 
+namespace {
+
+// Does ckpt-beside trace it?
+bool is_begun_beside(int pid) {
+  ProcessLook tracer;
+  const int by = tracer_of(pid);
+  return by != 0 && look_at(by, tracer) && std::string_view(tracer.name) == kBesideCommand;
+}
+
+}  // namespace
+
 Preloaded look_for_library(int pid, int& signal) {
   StatusField fields[] = {{"SigCgt:", 16}};
   if (!read_status(proc_path("/proc/{}/status", pid).text, fields)) return Preloaded::kGone;
@@ -340,7 +351,7 @@ Preloaded look_for_library(int pid, int& signal) {
     return true;
   });
   // ckpt-beside, which is about to execute its program; or that program, while it is traced.
-  if (beside || (preloads && tracer_of(pid) != 0 && is_go(pid))) return Preloaded::kNotYet;
+  if (beside || (preloads && is_go(pid) && is_begun_beside(pid))) return Preloaded::kNotYet;
   if (!has_interpreter(pid)) return Preloaded::kStatic;
   if (environment && maps_read && !any_variable) return Preloaded::kBare;
   if (!environment || !maps_read || !preloads) return Preloaded::kClean;

@@ -61,11 +61,20 @@ int exec_at(int directory, const char* path, char* const argv[], char* const env
   return failed(r);
 }
 
+// Returns where that is none for ckpt-beside. Looked at ahead of the signal's being blocked: each moment of that
+// is one in which a request waits.
+[[gnu::noinline]] void exec_beside(const char* path, char* const argv[], char* const envp[]) {
+  CKPT_IF_BESIDE(path, argv, envp, {
+    ScopedBlockedSignal blocked;
+    ckpt::sys::call(__NR_execve, new_command, new_argv, new_envp);
+  });
+}
+
 CKPT_FORK_PATH int exec_path(const char* path, char* const argv[], char* const envp[]) {
+  exec_beside(path, argv, envp);
   long r;
   {
     ScopedBlockedSignal blocked;
-    CKPT_IF_BESIDE(path, argv, envp, ckpt::sys::call(__NR_execve, new_command, new_argv, new_envp));
     r = ckpt::sys::call(__NR_execve, path, argv, envp);
   }
   return failed(r);
@@ -73,9 +82,8 @@ CKPT_FORK_PATH int exec_path(const char* path, char* const argv[], char* const e
 
 int exec_search(const char* file, char* const argv[], char* const envp[]) {
   if (libc_execvpe == nullptr) return exec_path(file, argv, envp);
+  if (char path[PATH_MAX]; ckpt::search_path(file, path)) exec_beside(path, argv, envp);
   ScopedBlockedSignal blocked;
-  if (char path[PATH_MAX]; ckpt::search_path(file, path))
-    CKPT_IF_BESIDE(path, argv, envp, ckpt::sys::call(__NR_execve, new_command, new_argv, new_envp));
   return libc_execvpe(file, argv, envp);
 }
 

@@ -1,6 +1,7 @@
 #include "libckpt_rt/interpose/process/exec_beside.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -28,11 +29,19 @@ __attribute__((constructor)) void find_own_path() {
     library_path = info.dli_fname;
 }
 
+// May be executed, is no device, and gives no rights: with those the dynamic linker would not preload.
 bool is_static_go_file(const char* path) {
+  // A descriptor that closes as it is executed would be gone for ckpt-beside.
+  if (std::string_view(path).starts_with("/proc/") || std::string_view(path).starts_with("/dev/"))
+    return false;
   // A FIFO would wait for somebody who writes.
-  const ScopedFd file(static_cast<int>(
-      sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0L)));
-  return file.valid() && is_static_go(file.get());
+  constexpr long kHow = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, kHow, 0L)));
+  struct stat st {};
+  return file.valid() && sys::call(__NR_fstat, file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
+         (st.st_mode & (S_ISUID | S_ISGID)) == 0 && is_static_go(file.get()) &&
+         sys::call(__NR_fgetxattr, file.get(), "security.capability", nullptr, 0L) < 0 &&
+         sys::call(__NR_faccessat, AT_FDCWD, path, X_OK) == 0;
 }
 
 bool find_command(char (&command)[PATH_MAX]) {
@@ -81,6 +90,8 @@ BesideWords::BesideWords(const char* path, char* const argv[], char* const envp[
       !is_static_go_file(path) || !find_command(command_))
     return;
   for (; envp[variables_] != nullptr; ++variables_) {
+    // The dynamic linker would say what ckpt-beside needs, and end.
+    if (std::string_view(envp[variables_]).starts_with("LD_TRACE_")) return;
     if (std::string_view(envp[variables_]).starts_with(kPreload))
       preload_ = envp[variables_] + kPreload.size();
   }

@@ -54,7 +54,7 @@ class ProgramTest : public ::testing::Test {
   static std::string bytes_of(const T& value) {
     return {reinterpret_cast<const char*>(&value), sizeof(value)};
   }
-  static void expect_refusal(const Result<void>& result, ExitCode code, const char* what) {
+  static void expect_refusal(const Result<Entry>& result, ExitCode code, const char* what) {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, code) << result.error().message();
     EXPECT_NE(result.error().message().find(what), std::string_view::npos) << result.error().message();
