@@ -113,7 +113,8 @@ class KeptCopies(unittest.TestCase):
         waits = [os.path.join(tree.work, f"{pid:010}.waits") for pid in (reader, copier)]
         now = subprocess.Popen(  # pylint: disable=consider-using-with
             [CKPT, "now", "--json", str(tree.child.pid)], stdout=subprocess.PIPE, text=True, env=environment())
-        self.addCleanup(now.communicate)
+        self.addCleanup(now.stdout.close)
+        self.addCleanup(now.wait)
         self.addCleanup(now.kill)
         for name in waits:
             wait_for(lambda name=name: os.path.exists(name), "both to come to their points")

@@ -84,7 +84,8 @@ class WhoIsIn(unittest.TestCase):
             waits = os.path.join(tree.work, f"{tree.child.pid:010}.waits")
             now = subprocess.Popen(  # pylint: disable=consider-using-with
                 [CKPT, "now", "--json", str(tree.child.pid)], stdout=subprocess.PIPE, env=environment())
-            self.addCleanup(now.communicate)
+            self.addCleanup(now.stdout.close)
+            self.addCleanup(now.wait)
             self.addCleanup(now.kill)
             wait_for(lambda: os.path.exists(waits), "all to hold")
             with open(os.path.join(tree.work, "go"), "w", encoding="ascii"):
