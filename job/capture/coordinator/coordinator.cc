@@ -112,7 +112,8 @@ Result<void> Coordinator::list(ArenaVector<Listed>& now) {
   now.clear();
   return list_members(own_job.identity, this_process.pid, arena_, now)
              ? Result<void>()
-             : make_error(ExitCode::kInternal, ENOMEM, "the job's members cannot be listed: no memory or no descriptor is left");
+             : make_error(ExitCode::kInternal, ENOMEM,
+                          "the job's members cannot be listed: no memory or no descriptor is left");
 }
 
 // Adds and asks processes of the job that are listed and not in members_. True: there were some, or known

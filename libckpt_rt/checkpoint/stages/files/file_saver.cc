@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/clock.h"
 #include "base/checks/named_points.h"
+#include "base/clock.h"
 #include "image/write/directory/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
