@@ -5,8 +5,8 @@
 
 namespace ckpt {
 
-// Of ckpt-beside: what LD_PRELOAD is to be in the program. Of the library that it puts beside a program: where
-// that one's list of its environment is, in hexadecimal digits.
+// Of ckpt-beside: what LD_PRELOAD is to be in the program. Of the library that it puts beside a program:
+// where that one's list of its environment is, in hexadecimal digits.
 inline constexpr const char* kBesideVariable = "CKPT_BESIDE";
 
 // Ahead of ckpt-beside's other words: where the library cannot be put beside the program, that is executed

@@ -216,8 +216,8 @@ void found_job() {
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
-// The program beside which we are has a list of its environment that is not ours, and hands that on. at: where,
-// in hexadecimal digits.
+// The program beside which we are has a list of its environment that is not ours, and hands that on. at:
+// where, in hexadecimal digits.
 void hand_on_job(const char* at) {
   const size_t name = strlen(job::kJobVariable);
   uint64_t address = 0;

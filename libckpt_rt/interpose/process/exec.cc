@@ -61,8 +61,8 @@ int exec_at(int directory, const char* path, char* const argv[], char* const env
   return failed(r);
 }
 
-// Returns where that is none for ckpt-beside. Looked at ahead of the signal's being blocked: each moment of that
-// is one in which a request waits.
+// Returns where that is none for ckpt-beside. Looked at ahead of the signal's being blocked: each moment of
+// that is one in which a request waits.
 [[gnu::noinline]] void exec_beside(const char* path, char* const argv[], char* const envp[]) {
   CKPT_IF_BESIDE(path, argv, envp, {
     ScopedBlockedSignal blocked;
