@@ -14,7 +14,7 @@ namespace ckpt {
 
 namespace {
 
-constexpr uint16_t kMostHeaders = 32;
+constexpr uint16_t kMostParts = 32;
 constexpr uint32_t kGoBuildId = 4;  // the type of the note
 constexpr char kGo[4] = "Go";       // its owner
 
@@ -23,7 +23,7 @@ bool read_at(int fd, void* to, uint64_t bytes, uint64_t offset) {
 }
 
 bool has_go_build_id(int fd, const Elf64_Phdr& notes) {
-  std::byte text[1024];
+  std::byte text[256];  // it is among the first: a thread that executes a program may have a small stack
   const uint64_t bytes = std::min<uint64_t>(notes.p_filesz, sizeof(text));
   if (!read_at(fd, text, bytes, notes.p_offset)) return false;
   constexpr uint64_t kAlignment = 3;
@@ -46,15 +46,17 @@ bool is_static_go(int fd) {
   Elf64_Ehdr head;
   if (!read_at(fd, &head, sizeof(head), 0) || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
       head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_machine != EM_X86_64 ||
-      head.e_phentsize != sizeof(Elf64_Phdr) || head.e_phnum == 0 || head.e_phnum > kMostHeaders)
+      head.e_phentsize != sizeof(Elf64_Phdr) || head.e_phnum > kMostParts)
     return false;
-  Elf64_Phdr parts[kMostHeaders];
-  if (!read_at(fd, parts, head.e_phnum * sizeof(Elf64_Phdr), head.e_phoff)) return false;
   bool go = false;
   for (uint16_t i = 0; i < head.e_phnum; ++i) {
-    const uint32_t type = parts[i].p_type;
-    if (type == PT_INTERP || type == PT_DYNAMIC || type == PT_TLS || type == PT_GNU_RELRO) return false;
-    go = go || (type == PT_NOTE && has_go_build_id(fd, parts[i]));
+    Elf64_Phdr part;
+    if (!read_at(fd, &part, sizeof(part), head.e_phoff + i * sizeof(part))) return false;
+    // Nearly always the second: of a dynamic program no more is read.
+    if (part.p_type == PT_INTERP || part.p_type == PT_DYNAMIC || part.p_type == PT_TLS ||
+        part.p_type == PT_GNU_RELRO)
+      return false;
+    go = go || (part.p_type == PT_NOTE && has_go_build_id(fd, part));
   }
   return go;
 }

@@ -66,7 +66,7 @@ int exec_at(int directory, const char* path, char* const argv[], char* const env
 [[gnu::noinline]] void exec_beside(const char* path, char* const argv[], char* const envp[]) {
   CKPT_IF_BESIDE(path, argv, envp, {
     ScopedBlockedSignal blocked;
-    ckpt::sys::call(__NR_execve, new_command, new_argv, new_envp);
+    ckpt::sys::call(__NR_execve, new_argv[0], new_argv, new_envp);
   });
 }
 

@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "base/elf/static_go.h"
@@ -17,8 +19,8 @@ namespace ckpt {
 
 namespace {
 
-constexpr std::string_view kPreload = "LD_PRELOAD=", kLibrary = "libckpt_rt.so",
-                           kCommand = "/../bin/ckpt-beside";
+constexpr std::string_view kPreload = "LD_PRELOAD=", kLibrary = "libckpt_rt.so";
+constexpr std::string_view kWays[] = {"/../bin/ckpt-beside", "/../../bin/ckpt-beside"};
 constexpr size_t kWordsAhead = 3;  // the command, --or-alone, the program
 
 constinit const char* library_path = nullptr;  // the dynamic linker's
@@ -44,15 +46,20 @@ bool is_static_go_file(const char* path) {
          sys::call(__NR_faccessat, AT_FDCWD, path, X_OK) == 0;
 }
 
-bool find_command(char (&command)[PATH_MAX]) {
-  if (library_path == nullptr) return false;
-  const std::string_view library(library_path);
-  const size_t slash = library.rfind('/');
-  if (slash == library.npos || slash + kCommand.size() >= sizeof(command)) return false;
-  std::memcpy(command, library.data(), slash);
-  std::memcpy(command + slash, kCommand.data(), kCommand.size());
-  command[slash + kCommand.size()] = '\0';
-  return sys::call(__NR_faccessat, AT_FDCWD, command, X_OK) == 0;
+std::string_view own_folder() {
+  const std::string_view library(library_path == nullptr ? "" : library_path);
+  return library.substr(0, std::min(library.rfind('/'), library.size()));
+}
+
+// Beside the library's folder, or one further up where that is of one architecture.
+void write_command(char* text) {
+  const std::string_view folder = own_folder();
+  std::memcpy(text, folder.data(), folder.size());
+  for (const std::string_view way : kWays) {
+    std::memcpy(text + folder.size(), way.data(), way.size());
+    text[folder.size() + way.size()] = '\0';
+    if (sys::call(__NR_faccessat, AT_FDCWD, text, X_OK) == 0) return;
+  }
 }
 
 }  // namespace
@@ -86,8 +93,7 @@ bool search_path(const char* file, char (&path)[PATH_MAX]) {
 
 BesideWords::BesideWords(const char* path, char* const argv[], char* const envp[])
     : path_(path), argv_(argv), envp_(envp) {
-  if (path == nullptr || argv == nullptr || argv[0] == nullptr || envp == nullptr ||
-      !is_static_go_file(path) || !find_command(command_))
+  if (path == nullptr || argv == nullptr || argv[0] == nullptr || envp == nullptr || !is_static_go_file(path))
     return;
   for (; envp[variables_] != nullptr; ++variables_) {
     // The dynamic linker would say what ckpt-beside needs, and end.
@@ -99,12 +105,15 @@ BesideWords::BesideWords(const char* path, char* const argv[], char* const envp[
   ++variables_;
   while (argv[words_] != nullptr) ++words_;
   words_ += kWordsAhead + 1;
-  text_bytes_ = std::strlen(kBesideVariable) + sizeof("=") + std::strlen(preload_);
+  text_bytes_ = std::strlen(kBesideVariable) + sizeof("=") + std::strlen(preload_) + own_folder().size() +
+                std::end(kWays)[-1].size() + 1;
   applies_ = true;
 }
 
 void BesideWords::fill(char** argv, char** envp, char* text) const {
-  argv[0] = const_cast<char*>(command_);
+  char* const command = text + text_bytes_ - own_folder().size() - std::end(kWays)[-1].size() - 1;
+  write_command(command);
+  argv[0] = command;
   argv[1] = const_cast<char*>(kOrAlone);
   argv[2] = const_cast<char*>(path_);
   std::memcpy(argv + kWordsAhead, argv_, (words_ - kWordsAhead) * sizeof(char*));

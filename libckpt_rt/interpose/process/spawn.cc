@@ -23,17 +23,18 @@ CKPT_INTERPOSE(int, posix_spawn, pid_t* pid, const char* path, const posix_spawn
                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
   hooks::before_spawn();
   Spawn* const spawn = real_function(RealFunction::kPosixSpawn).as<Spawn>();
-  CKPT_IF_BESIDE(path, argv, envp, return spawn(pid, new_command, actions, attributes, new_argv, new_envp));
+  CKPT_IF_BESIDE(path, argv, envp,
+                 if (spawn(pid, new_argv[0], actions, attributes, new_argv, new_envp) == 0) return 0);
   return spawn(pid, path, actions, attributes, argv, envp);
 }
 
 CKPT_INTERPOSE(int, posix_spawnp, pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
   hooks::before_spawn();
+  Spawn* const spawn = real_function(RealFunction::kPosixSpawn).as<Spawn>();
   if (char path[PATH_MAX]; search_path(file, path))
     CKPT_IF_BESIDE(path, argv, envp,
-                   return real_function(RealFunction::kPosixSpawn)
-                       .as<Spawn>()(pid, new_command, actions, attributes, new_argv, new_envp));
+                   if (spawn(pid, new_argv[0], actions, attributes, new_argv, new_envp) == 0) return 0);
   return real_function(RealFunction::kPosixSpawnp).as<Spawn>()(pid, file, actions, attributes, argv, envp);
 }
 
