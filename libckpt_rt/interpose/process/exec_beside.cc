@@ -117,10 +117,9 @@ void BesideWords::fill(char** argv, char** envp, char* text) const {
   argv[1] = const_cast<char*>(kOrAlone);
   argv[2] = const_cast<char*>(path_);
   std::memcpy(argv + kWordsAhead, argv_, (words_ - kWordsAhead) * sizeof(char*));
-  const size_t name = std::strlen(kBesideVariable);
-  std::memcpy(text, kBesideVariable, name);
-  text[name] = '=';
-  std::memcpy(text + name + 1, preload_, std::strlen(preload_) + 1);
+  const std::string_view name(kBesideVariable);
+  text[name.copy(text, name.size())] = '=';
+  std::memcpy(text + name.size() + 1, preload_, std::strlen(preload_) + 1);
   size_t n = 0;
   for (char* const* e = envp_; *e != nullptr; ++e)
     envp[n++] = std::string_view(*e).starts_with(kPreload) ? text : *e;
