@@ -216,16 +216,26 @@ void found_job() {
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
-// The program beside which we are has a list of its environment that is not ours, and hands that on. at:
-// where, in hexadecimal digits.
-void hand_on_job(const char* at) {
-  const size_t name = strlen(job::kJobVariable);
+// Where the program beside which we are has its list of its environment, which is not ours (kBesideVariable).
+// 0: we are beside none; what is no such number is somebody else's.
+uint64_t list_of_program(const char* digits) {
+  constexpr size_t kMostDigits = 16;
   uint64_t address = 0;
-  for (; *at != '\0'; ++at)
-    address = address << 4 | static_cast<uint64_t>(*at <= '9' ? *at - '0' : *at - 'a' + 10);
+  if (digits == nullptr || strlen(digits) > kMostDigits) return 0;
+  for (; *digits != '\0'; ++digits) {
+    const bool letter = *digits >= 'a' && *digits <= 'f';
+    if (!letter && (*digits < '0' || *digits > '9')) return 0;
+    address = address << 4 | static_cast<uint64_t>(letter ? *digits - 'a' + 10 : *digits - '0');
+  }
+  return address;
+}
+
+// That program hands its own list on to what it executes.
+void hand_on_job(uint64_t list) {
+  const size_t name = strlen(job::kJobVariable);
   const char* const value = find_variable(job::kJobVariable, nullptr);
   if (value == nullptr) return;
-  for (auto** e = reinterpret_cast<const char**>(address); *e != nullptr; ++e) {
+  for (auto** e = reinterpret_cast<const char**>(list); *e != nullptr; ++e) {
     if (strncmp(*e, job::kJobVariable, name) == 0 && (*e)[name] == '=') *e = value - name - 1;
   }
 }
@@ -286,8 +296,8 @@ __attribute__((constructor)) void start() {
                  this_process.pid);
     return;
   }
-  const char* const beside = find_variable(kBesideVariable, nullptr);
-  own_signal.number = beside != nullptr ? kSignalBeside : user_settings().signal;
+  const uint64_t beside = list_of_program(find_variable(kBesideVariable, nullptr));
+  own_signal.number = beside != 0 ? kSignalBeside : user_settings().signal;
   hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
   own_key_file::choose();
   if (user_settings().to[0] != '\0') remember_command_environment(environ);
@@ -296,7 +306,7 @@ __attribute__((constructor)) void start() {
     points::want(point, this_process.name, &this_process.pid);
   own_directory::choose();
   found_job();
-  if (beside != nullptr) hand_on_job(beside);
+  if (beside != 0) hand_on_job(beside);
   if (const char* hosts = find_variable("CKPT_HOSTS", nullptr)) {
     addresses::over_hosts = true;
     addresses::remember_name(hosts);
@@ -308,7 +318,7 @@ __attribute__((constructor)) void start() {
   if (install_signal_handler(own_signal.number) != 0) return;
   // A parent may have left our signal blocked: it is unblocked, for this thread and those it will create.
   this_process.active = true;
-  if (beside != nullptr) {
+  if (beside != 0) {
     // ckpt-beside unblocks it, when this thread is the program's.
     moved_signal::show();
   } else {

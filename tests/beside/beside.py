@@ -196,6 +196,11 @@ class Beside(unittest.TestCase):
             done = self.run_ckpt("run", "--dir", self.images, "--", "sh", "-c", f'{ahead} "$0" begins', LIKE_GO)
             self.assertEqual((done.returncode, done.stderr, "begins" in done.stdout.splitlines()), (0, "", True), ahead)
 
+    def test_a_variable_of_that_name_that_is_somebody_elses(self):
+        for value in "/a/path", "zz", "0" * 40, "":
+            done = self.run_ckpt("run", "--dir", self.images, "--", "true", env={**environment(), "CKPT_BESIDE": value})
+            self.assertEqual((done.returncode, done.stderr), (0, ""), value)
+
     def test_what_it_executes_is_of_its_job(self):
         """Its environment is the list that the kernel made, not libc's."""
         done = self.run_ckpt("run", "--dir", self.images, "--", LIKE_GO, "has", "CKPT_JOB=")
