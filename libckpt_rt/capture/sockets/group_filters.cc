@@ -9,6 +9,7 @@
 #include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "image/format/records/descriptor_records.h"
+#include "libckpt_rt/capture/sockets/by_cookie.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::group_filters {
@@ -34,23 +35,7 @@ constexpr uint64_t word_of(uint32_t at, uint32_t count) { return uint64_t{at} <<
 constexpr uint32_t start_of(uint64_t program) { return static_cast<uint32_t>(program >> 32); }
 constexpr uint32_t count_of(uint64_t program) { return static_cast<uint32_t>(program); }
 
-uint64_t cookie_of(int fd) {
-  uint64_t cookie = 0;
-  uint32_t length = sizeof(cookie);
-  return sys::call(__NR_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
-}
-
-Place* find(uint64_t cookie, bool take) {
-  for (uint32_t i = 0, at = static_cast<uint32_t>(cookie) % kMost; i < kMost; ++i, at = (at + 1) % kMost) {
-    uint64_t found = places[at].cookie.load(std::memory_order_relaxed);
-    if (found == 0 && !take) return nullptr;
-    if (found == cookie ||
-        (found == 0 && (places[at].cookie.compare_exchange_strong(found, cookie, std::memory_order_relaxed) ||
-                        found == cookie)))
-      return &places[at];
-  }
-  return nullptr;
-}
+Place* find(uint64_t cookie, bool take) { return find_by_cookie(places, cookie, take); }
 
 // Workers of one program all set the same: it is kept once.
 uint64_t known(std::span<const sock_filter> given) {
@@ -86,7 +71,7 @@ bool is_of_group(int level, int option, Change& change) {
 }
 
 Note before(int fd, Change change, std::span<const sock_filter> given) {
-  const uint64_t cookie = cookie_of(fd);
+  const uint64_t cookie = cookie_of_socket(fd);
   if (cookie == 0) return {};
   any.store(true, std::memory_order_relaxed);
   Place* place = find(cookie, true);
@@ -117,7 +102,7 @@ void begin() {
 
 Put put(ByteWriter& out, int socket, int fd) {
   if (!any.load(std::memory_order_relaxed)) return Put::kNothing;
-  const uint64_t cookie = cookie_of(socket);
+  const uint64_t cookie = cookie_of_socket(socket);
   Place* place = cookie != 0 ? find(cookie, false) : nullptr;
   if (place == nullptr) return full.load(std::memory_order_relaxed) ? Put::kUnknown : Put::kNothing;
   place->fd = fd;
@@ -148,7 +133,7 @@ void find_again(int64_t shift_ns) {
   for (const Place& place : old) {
     const uint64_t program = place.program.load(std::memory_order_relaxed);
     const int64_t set_ns = place.set_ns.load(std::memory_order_relaxed);
-    const uint64_t cookie = set_ns != 0 && place.fd >= 0 ? cookie_of(place.fd) : 0;
+    const uint64_t cookie = set_ns != 0 && place.fd >= 0 ? cookie_of_socket(place.fd) : 0;
     Place* now = cookie != 0 ? find(cookie, true) : nullptr;
     if (now == nullptr) continue;
     now->program.store(program, std::memory_order_relaxed);

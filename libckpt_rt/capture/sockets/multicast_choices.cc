@@ -8,6 +8,7 @@
 #include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "image/format/records/descriptor_records.h"
+#include "libckpt_rt/capture/sockets/by_cookie.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::multicast_choices {
@@ -22,23 +23,7 @@ struct Place {
 CKPT_LARGE_TABLE constinit Place places[kMost]{}, old[kMost]{};  // old: of find_again()
 constinit std::atomic<bool> any{false}, full{false};
 
-uint64_t cookie_of(int fd) {
-  uint64_t cookie = 0;
-  uint32_t length = sizeof(cookie);
-  return sys::call(__NR_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
-}
-
-Place* find(uint64_t cookie, bool take) {
-  for (uint32_t i = 0, at = static_cast<uint32_t>(cookie) % kMost; i < kMost; ++i, at = (at + 1) % kMost) {
-    uint64_t found = places[at].cookie.load(std::memory_order_relaxed);
-    if (found == 0 && !take) return nullptr;
-    if (found == cookie ||
-        (found == 0 && (places[at].cookie.compare_exchange_strong(found, cookie, std::memory_order_relaxed) ||
-                        found == cookie)))
-      return &places[at];
-  }
-  return nullptr;
-}
+Place* find(uint64_t cookie, bool take) { return find_by_cookie(places, cookie, take); }
 
 }  // namespace
 
@@ -46,7 +31,7 @@ Note before(int fd, const ip_mreqn& chosen) {
   const bool nothing = chosen.imr_ifindex == 0;
   // Most programs give an address, and none of their sockets is in the table.
   if (nothing && !any.load(std::memory_order_relaxed)) return {};
-  const uint64_t cookie = cookie_of(fd);
+  const uint64_t cookie = cookie_of_socket(fd);
   if (cookie == 0) return {};
   any.store(true, std::memory_order_relaxed);
   Place* place = find(cookie, !nothing);
@@ -71,7 +56,7 @@ void begin() {
 
 bool put(ByteWriter& out, int socket, int fd) {
   if (!any.load(std::memory_order_relaxed)) return true;
-  const uint64_t cookie = cookie_of(socket);
+  const uint64_t cookie = cookie_of_socket(socket);
   Place* place = cookie != 0 ? find(cookie, false) : nullptr;
   if (place == nullptr) return !full.load(std::memory_order_relaxed);
   place->fd = fd;
@@ -99,7 +84,7 @@ void find_again() {
   }
   for (const Place& place : old) {
     const uint64_t word = place.chosen.load(std::memory_order_relaxed);
-    const uint64_t cookie = word != 0 && place.fd >= 0 ? cookie_of(place.fd) : 0;
+    const uint64_t cookie = word != 0 && place.fd >= 0 ? cookie_of_socket(place.fd) : 0;
     Place* now = cookie != 0 ? find(cookie, true) : nullptr;
     if (now != nullptr) now->chosen.store(word, std::memory_order_relaxed);
   }
