@@ -154,8 +154,9 @@ bool checkpoint_under_way(pid_t pid) {
 namespace {
 
 // The library may be about to start in a process that it is not mapped in. The kernel sets up the environment
-// last, and maps the dynamic linker with the program. by: who traces it.
-bool is_about_to_load(pid_t pid, pid_t by, const std::string& maps, const std::string& environment) {
+// last, and maps the dynamic linker with the program. tracer: its name.
+bool is_about_to_load(pid_t pid, const std::string& tracer, const std::string& maps,
+                      const std::string& environment) {
   if (maps.empty() || environment.empty()) return true;
   // ckpt-beside, which is about to execute its program; or that program, while it is traced.
   if (lookup_environ(kBesideVariable, const_cast<std::string*>(&environment)) != nullptr) return true;
@@ -163,9 +164,7 @@ bool is_about_to_load(pid_t pid, pid_t by, const std::string& maps, const std::s
   if (preload == nullptr || strstr(preload, "libckpt_rt.so") == nullptr) return false;
   if (maps.find("/ld-linux") != maps.npos) return true;
   const ScopedFd program(open(proc_path(pid, "exe").c_str(), O_RDONLY | O_CLOEXEC));
-  std::string tracer;
-  return program.valid() && is_static_go(program.get()) && read_proc(by, "comm", &tracer) &&
-         tracer == std::string(kBesideCommand) + "\n";
+  return program.valid() && is_static_go(program.get()) && tracer == std::string(kBesideCommand) + "\n";
 }
 
 // `ckpt run -- PROGRAM` that has not executed the program yet. With --hosts it stays.
@@ -225,8 +224,13 @@ Result<Target> examine(pid_t pid, bool* starting) {
     return failure(ExitCode::kUnavailable, label, "has its parent's memory until it executes another program",
                    "ask again then, or ask its parent");
   }
+  const std::string program = running_program(pid);
   // From here on, the signals that are read are the process's own.
   if (!read_proc(pid, "status", &status)) return gone(pid);
+  // Behind the program and ahead of what it maps: when ckpt-beside lets go of it, the library is mapped.
+  std::string tracer;
+  if (const int by = std::atoi(status_value(status, "TracerPid").c_str()); by != 0)
+    (void)read_proc(by, "comm", &tracer);
 
   unsigned real = 0, effective = 0;
   std::istringstream(status_value(status, "Uid")) >> real >> effective;
@@ -255,7 +259,6 @@ Result<Target> examine(pid_t pid, bool* starting) {
   auto inner_pid = parse_pid(inner);
   t.inner_pid = inner_pid.ok() ? *inner_pid : pid;
 
-  const std::string program = running_program(pid);
   std::string maps, environment;
   if (!read_proc(pid, (of_thread + "maps").c_str(), &maps) ||
       !read_proc(pid, (of_thread + "environ").c_str(), &environment)) {
@@ -269,9 +272,8 @@ Result<Target> examine(pid_t pid, bool* starting) {
   t.library = mapped_library(maps);
   if (t.library.empty()) {
     // Asked in this order: if it executes another program meanwhile, the last one says so.
-    *starting =
-        is_about_to_load(pid, std::atoi(status_value(status, "TracerPid").c_str()), maps, environment) ||
-        is_about_to_run(pid) || running_program(pid) != program;
+    *starting = is_about_to_load(pid, tracer, maps, environment) || is_about_to_run(pid) ||
+                running_program(pid) != program;
     return failure(ExitCode::kNoProcess, label, "runs without libckpt_rt.so",
                    "start it with: ckpt run -- PROGRAM, or with LD_PRELOAD=libckpt_rt.so");
   }
