@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
 #include "base/memory/arena.h"
@@ -19,7 +20,7 @@ namespace ckpt {
 namespace {
 
 constexpr int kFiles = 80;                                       // more than a list has room for at first
-constexpr size_t kEnvironment = 64 << 10, kMostRoom = 32 << 10;  // bytes; of what the library reads first
+constexpr size_t kEnvironment = 64 << 10, kMostRoom = 40 << 10;  // bytes; of what the library reads first
 constexpr const char* kOwn = "ckpt_temporary_files_test.";
 
 // The library asks /proc/self/environ for TMPDIR, which does not change while a process runs.
@@ -83,6 +84,51 @@ TEST(TemporaryFiles, AreNotSavedWhereTheListHasNoRoomForThem) {
                         << " bytes: a restart brings back what was removed";
   }
   EXPECT_EQ(saved, size_t{kFiles});
+}
+
+// Names that the saved files have beside an image.
+std::set<std::string> saved_names(const std::filesystem::path& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() == ".name") names.insert(std::filesystem::read_symlink(entry).filename());
+  }
+  return names;
+}
+
+// Between the two looks a file gets another name, one goes and one comes.
+TEST(TemporaryFiles, AreSavedUnderTheirNamesInTheStop) {
+  constexpr const char* kTest = "TemporaryFiles.AreSavedUnderTheirNamesInTheStop";
+  const char* own = getenv("TMPDIR");
+  if (own == nullptr || std::string(own).find(kOwn) == std::string::npos) {
+    for (const int others : {0, 300}) {  // names of 200 bytes: a small directory, and one that is watched
+      std::string directory = testing::TempDir() + kOwn + "XXXXXX";
+      ASSERT_NE(mkdtemp(directory.data()), nullptr);
+      for (int i = 0; i < others; ++i)
+        std::filesystem::create_directory(directory + "/" + std::string(200, 'x') + std::to_string(i));
+      EXPECT_EQ(run_again_in(directory, kTest), 0) << others;
+      std::filesystem::remove_all(directory);
+    }
+    return;
+  }
+  const std::filesystem::path directory(own), images = directory / "images", files = images / "image.files";
+  std::filesystem::create_directories(files);
+  for (const char* name : {"renamed", "removed", "stays"}) std::ofstream(directory / name) << name;
+  const int fd = open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  struct stat st;
+  ASSERT_EQ(fstat(fd, &st), 0);
+  Arena arena;
+  ASSERT_TRUE(arena.reserve(kEnvironment + (1 << 20)));
+  SavedFilesDirectory beside;
+  beside.be_in(fd, saved_files_directory_of("image.ckpt"));
+  TemporaryFiles temporary;
+  temporary.look(arena, st.st_dev, beside);
+  EXPECT_EQ(saved_names(files), (std::set<std::string>{"removed", "renamed", "stays"}));
+  std::filesystem::rename(directory / "renamed", directory / "other");
+  std::filesystem::remove(directory / "removed");
+  std::ofstream(directory / "new") << "new";
+  temporary.look_again(beside);
+  EXPECT_EQ(saved_names(files), (std::set<std::string>{"new", "other", "stays"}));
+  close(fd);
 }
 
 }  // namespace

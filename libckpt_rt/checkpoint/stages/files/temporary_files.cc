@@ -33,6 +33,7 @@ constexpr uint32_t kMostEvents = 64;    // a look at one takes some 3 µs
 constexpr uint32_t kMostOfAll = kMostFiles + kMostEvents + kInStop;
 constexpr uint32_t kCame = IN_CREATE | IN_MOVED_TO, kWent = IN_DELETE | IN_MOVED_FROM;
 constexpr uint64_t kRoomForOurs = 256;  // descriptors
+constexpr int64_t kSmall = 8 << 10;     // bytes of a directory: listed in some 50 µs
 
 constexpr unsigned char kRegular = 8, kUnknown = 0;  // DT_REG, DT_UNKNOWN
 
@@ -68,7 +69,7 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, SavedFilesDirectory& sa
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_) return;
   inode_ = st.st_ino;
-  watch_changes();
+  if (st.st_size > kSmall) watch_changes();
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
   scan(directory.get(), saved, kMostFiles);
@@ -82,7 +83,8 @@ bool TemporaryFiles::has_changed() const {
 }
 
 // To list a large directory takes milliseconds, in the stop. So the kernel notes what changes until then. A
-// program at its limit of descriptors has no room for that: its directory is listed.
+// small one is listed: a watch delays the end of the checkpoint. So is that of a program at its limit of
+// descriptors, where there is no room for one of ours.
 void TemporaryFiles::watch_changes() {
   struct rlimit limit {};
   const long fd = sys::call(__NR_inotify_init1, static_cast<long>(IN_NONBLOCK | IN_CLOEXEC));
@@ -120,17 +122,26 @@ bool TemporaryFiles::follow_changes(int directory, SavedFilesDirectory& saved) {
 }
 
 void TemporaryFiles::forget(int directory, SavedFilesDirectory& saved, const char* name) {
-  for (const File& file : files_) {
+  for (File& file : files_) {
     if (std::strcmp(file.name, name) == 0) forget_if_gone(directory, saved, file);
   }
 }
 
-void TemporaryFiles::forget_if_gone(int directory, SavedFilesDirectory& saved, const File& file) {
+void TemporaryFiles::forget_if_gone(int directory, SavedFilesDirectory& saved, File& file) {
   struct stat st;
   const bool there = sys::call(__NR_newfstatat, directory, file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
   if ((there && st.st_ino == file.inode) || !saved.open()) return;
+  file.is_gone = true;
   sys::call(__NR_unlinkat, saved.fd(), saved_name_file(device_, file.inode).text, 0L);
   saved.note_change();
+}
+
+// It may have got another name.
+bool TemporaryFiles::has_lost_name(uint64_t inode) const {
+  for (const File& file : files_) {
+    if (file.is_gone && file.inode == inode) return true;
+  }
+  return false;
 }
 
 void TemporaryFiles::look_again(SavedFilesDirectory& saved) {
@@ -142,7 +153,7 @@ void TemporaryFiles::take_changes(SavedFilesDirectory& saved) {
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;
   if (follow_changes(directory.get(), saved)) return;
-  for (const File& file : files_) forget_if_gone(directory.get(), saved, file);
+  for (File& file : files_) forget_if_gone(directory.get(), saved, file);
   scan(directory.get(), saved, kInStop);
 }
 
@@ -167,7 +178,8 @@ void TemporaryFiles::scan(int directory, SavedFilesDirectory& saved, uint32_t mo
       const auto* entry = reinterpret_cast<const DirectoryEntry*>(buffer + at);
       at += entry->bytes;
       if ((entry->type != kRegular && entry->type != kUnknown) ||
-          std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
+          (std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode) &&
+           !has_lost_name(entry->inode)))
         continue;
       goes_on = files_.size() - files < most && seen_.size() - known < kLooksForEach * most &&
                 seen_.push_back(entry->inode);

@@ -30,6 +30,7 @@ class TemporaryFiles {
   struct File {
     uint64_t inode;
     const char* name;
+    bool is_gone = false;  // the name leads to it no more
   };
   ScopedFd open_directory(struct stat* st) const;
   bool has_changed() const;
@@ -40,7 +41,8 @@ class TemporaryFiles {
   // inode 0: whatever has that name.
   void save(int directory, SavedFilesDirectory& saved, const char* name, uint64_t inode);
   void forget(int directory, SavedFilesDirectory& saved, const char* name);
-  void forget_if_gone(int directory, SavedFilesDirectory& saved, const File& file);
+  void forget_if_gone(int directory, SavedFilesDirectory& saved, File& file);
+  bool has_lost_name(uint64_t inode) const;
 
   Arena* arena_ = nullptr;
   uint64_t device_ = 0, inode_ = 0;  // inode_: of the directory that was looked at, 0 none
