@@ -23,6 +23,7 @@
 #include "base/elf/static_go.h"
 #include "base/protocol/beside_protocol.h"
 #include "base/raii_fd.h"
+#include "beside/beginning.h"
 #include "beside/put_beside.h"
 
 namespace ckpt::beside {
@@ -42,7 +43,7 @@ int start_library() {
   const int signal = start == nullptr ? 0 : start();
   syscall(SYS_set_robust_list, nullptr, 3 * sizeof(void*));
   syscall(SYS_set_tid_address, nullptr);
-  __asm__ volatile("int3" : : "D"(static_cast<long>(signal)));
+  __asm__ volatile("int3" : : "D"(static_cast<long>(signal)), "S"(begin_behind_tracer));
   abort();  // the tracer has gone
 }
 

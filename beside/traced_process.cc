@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <memory>
 
+#include "beside/beginning.h"
+
 namespace ckpt::beside {
 
 namespace {
@@ -162,8 +164,8 @@ Result<uint64_t> TracedProcess::run(uint64_t instruction, uint64_t stack) {
   r.rdx = 0;
   if (trace(PTRACE_SETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be set");
   CKPT_TRY(resume(PTRACE_CONT, "cannot go on"));
-  if (trace(PTRACE_GETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be read");
-  return r.rdi;
+  if (trace(PTRACE_GETREGS, pid_, 0, &trapped_) != 0) return failed("its registers cannot be read");
+  return trapped_.rdi;
 }
 
 // Does a SIGCONT wait?
@@ -179,7 +181,7 @@ bool TracedProcess::is_continued() const {
   return (waiting >> (SIGCONT - 1) & 1) != 0;
 }
 
-Result<void> TracedProcess::let_go(uint64_t open) {
+Result<void> TracedProcess::set_as_at_entry(uint64_t mask) {
   // Back from execve(2), which has given 0.
   user_regs_struct r = entry_;
   r.orig_rax = static_cast<unsigned long long>(-1);
@@ -187,11 +189,32 @@ Result<void> TracedProcess::let_go(uint64_t open) {
   if (trace(PTRACE_SETREGS, pid_, 0, &r) != 0 ||
       trace(PTRACE_SETREGSET, pid_, NT_X86_XSTATE, const_cast<iovec*>(&from)) != 0)
     return failed("its registers cannot be set");
-  // Else SIGCONT has come since: it would have ended the stop, and waits.
-  if (stopped_ && !is_continued()) syscall(SYS_tgkill, pid_, pid_, SIGSTOP);
-  uint64_t mask = mask_ & ~open;
   if (trace(PTRACE_SETSIGMASK, pid_, sizeof(mask), &mask) != 0)
     return failed("its signal mask cannot be set");
+  return {};
+}
+
+// All signals stay blocked until it has begun.
+Result<void> TracedProcess::set_to_begin_itself(uint64_t mask) {
+  const Beginning beginning = beginning_at(entry_, mask);
+  constexpr uint64_t kAligned = 64, kRedZone = 128;
+  user_regs_struct r = trapped_;
+  const uint64_t at = (r.rsp - kRedZone - sizeof(beginning)) & ~(kAligned - 1);
+  CKPT_TRY(write(at, std::as_bytes(std::span(&beginning, 1))));
+  r.orig_rax = static_cast<unsigned long long>(-1);
+  r.rip = trapped_.rsi;
+  r.rsp = at - sizeof(uint64_t);  // as behind a call
+  r.rdi = static_cast<uint64_t>(getpid());
+  r.rsi = at;
+  if (trace(PTRACE_SETREGS, pid_, 0, &r) != 0) return failed("its registers cannot be set");
+  return {};
+}
+
+Result<void> TracedProcess::let_go(uint64_t open) {
+  const bool is_its_child = getppid() == pid_ && trapped_.rsi != 0;
+  CKPT_TRY(is_its_child ? set_to_begin_itself(mask_ & ~open) : set_as_at_entry(mask_ & ~open));
+  // Else SIGCONT has come since: it would have ended the stop, and waits.
+  if (stopped_ && !is_continued()) syscall(SYS_tgkill, pid_, pid_, SIGSTOP);
   if (trace(PTRACE_DETACH, pid_, 0, nullptr) != 0) return failed("cannot go on");
   return {};
 }

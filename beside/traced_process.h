@@ -27,7 +27,8 @@ class TracedProcess {
   // Behind that: all signals are blocked, and its state is remembered for let_go(). False: the process ended,
   // since it could not execute one.
   Result<bool> await_program();
-  // open: signals that the program is not to begin with blocked. A stop that came meanwhile comes now.
+  // open: signals that the program is not to begin with blocked. A stop that came meanwhile comes now. Where
+  // this process, the tracer, is by now a child of that one, the latter waits for its end before it begins.
   Result<void> let_go(uint64_t open);
   // In place of let_go(): the program ends, and has done nothing.
   void end(int exit_code);
@@ -37,7 +38,8 @@ class TracedProcess {
   Result<long> call(long number, std::initializer_list<uint64_t> arguments);
   Result<void> read(uint64_t at, std::span<std::byte> bytes) const;
   Result<void> write(uint64_t at, std::span<const std::byte> bytes) const;
-  // Until the first trap (int3): what is in its first argument's register then.
+  // Until the first trap (int3): what is in its first argument's register then. In that of the second: where
+  // it has begin_behind_tracer().
   Result<uint64_t> run(uint64_t instruction, uint64_t stack);
 
  private:
@@ -45,12 +47,14 @@ class TracedProcess {
   Result<void> resume(int request, const char* what);
   Result<void> find_instruction();
   bool is_continued() const;
+  Result<void> set_as_at_entry(uint64_t mask);
+  Result<void> set_to_begin_itself(uint64_t mask);
   Error failed(const char* what) const;
 
   int pid_;
   uint64_t mask_ = 0, instruction_ = 0;
-  bool stopped_ = false;  // by a SIGSTOP that came meanwhile
-  user_regs_struct entry_{};
+  bool stopped_ = false;                  // by a SIGSTOP that came meanwhile
+  user_regs_struct entry_{}, trapped_{};  // trapped_: behind run()
   std::vector<std::byte> vector_registers_;
 };
 

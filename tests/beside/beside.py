@@ -23,6 +23,11 @@ def environment():
     return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
 
 
+def adopt_orphans():
+    """What the first process of a container is: who traces it becomes its child."""
+    assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+
+
 def forbid_ptrace():
     """A filter of system calls (seccomp), as a container has it: ptrace(2) is EPERM."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -63,22 +68,51 @@ class Beside(unittest.TestCase):
         self.assertEqual((child.returncode, out.splitlines()), (0, ["counted 3", "own 63", "handled a", *more]), err)
 
     def test_it_begins_as_it_does_alone(self):
-        """Registers, signals, descriptors, children, what the kernel keeps of a thread; also where it inherits a blocked signal."""
+        """Registers, signals, descriptors, children, what the kernel keeps of a thread; also where it inherits a blocked signal.
+        As one that adopts orphans, too; with a child from before, which has ended, and whose signal waits."""
         def block():
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTRAP, 60})
 
-        def lines(*ahead):
+        def block_and_adopt():
+            block()
+            adopt_orphans()
+
+        def have_child():
+            block_and_adopt()
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+        def lines(ahead, before):
             done = subprocess.run([*ahead, LIKE_GO, "begins", "a b", ""], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL,
-                                  cwd=self.directory, env=environment(), preexec_fn=block)
+                                  cwd=self.directory, env=environment(), preexec_fn=before)
             self.assertEqual(done.stderr, "")
             return [line for line in done.stdout.splitlines() if not line.startswith("variables")]
 
-        alone, beside = lines(), lines(CKPT, "run", "--dir", self.images, "--")
-        # The checkpoint's own signal is not blocked in a program that can be checkpointed.
-        blocked = SIGCHLD_BIT | 1 << (signal.SIGTRAP - 1)
-        self.assertIn(f"mask {blocked | 1 << 59:x}", alone)
-        self.assertEqual([line if not line.startswith("mask ") else f"mask {blocked:x}" for line in alone], beside)
-        self.assertGreater(len(alone), 20)
+        for before in block, block_and_adopt, have_child:
+            with self.subTest(before.__name__):
+                alone, beside = lines([], before), lines([CKPT, "run", "--dir", self.images, "--"], before)
+                # The checkpoint's own signal is not blocked in a program that can be checkpointed.
+                blocked = SIGCHLD_BIT | 1 << (signal.SIGTRAP - 1)
+                self.assertIn(f"mask {blocked | 1 << 59:x}", alone)
+                self.assertIn(f"pending {SIGCHLD_BIT if before is have_child else 0:x}", alone)
+                expected = [line if not line.startswith("mask ") else f"mask {blocked:x}" for line in alone]
+                if before is have_child:  # each has one of its own
+                    expected, beside = (["child" if line.startswith("child ") else line for line in of] for of in (expected, beside))
+                self.assertEqual(expected, beside)
+                self.assertGreater(len(alone), 20)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root")
+    def test_it_is_the_first_process_of_a_container(self):
+        child = self.start(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go])
+        self.assertEqual(child.stdout.readline(), "up\n")
+        with open(f"/proc/{child.pid}/task/{child.pid}/children", encoding="ascii") as f:
+            program = int(f.read())
+        with open(f"/proc/{program}/task/{program}/children", encoding="ascii") as f:
+            self.assertEqual(f.read(), "")
+        self.now(program)
+        self.ends_well(child)
 
     def test_it_comes_back(self):
         child = self.start([CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go])
@@ -164,7 +198,7 @@ class Beside(unittest.TestCase):
     def test_stopped_meanwhile(self):
         """At swept instants. A stop is one; who continues the program alone, and not the group, has continued it."""
         for instant in range(150):
-            child = self.beside("like_go", "counts", self.go, start_new_session=True)
+            child = self.beside("like_go", "counts", self.go, start_new_session=True, preexec_fn=adopt_orphans if instant % 3 == 0 else None)
             for _ in range(instant * 100):
                 pass
             os.killpg(child.pid, signal.SIGSTOP)
@@ -217,8 +251,8 @@ class Beside(unittest.TestCase):
 
     def test_asked_from_its_first_moment_on(self):
         """It is about to have the library, and waited for."""
-        for _ in range(20):
-            child = self.start([CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go])
+        for i in range(20):
+            child = self.start([CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go], preexec_fn=adopt_orphans if i % 2 == 0 else None)
             self.now(child.pid)
             self.assertEqual(child.stdout.readline(), "up\n")
             self.ends_well(child)
