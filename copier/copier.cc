@@ -163,13 +163,11 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool leave_
 void Copier::queue_filled(Addr base, uint64_t pages, uint32_t buffer) {
   std::byte* data = pool_.data(buffer);
   uint64_t mask = pages;
-  for (uint64_t left = pages; left != 0; left &= left - 1) {
-    int page = std::countr_zero(left);
-    if (page_is_zero(data + static_cast<size_t>(page) * kPageSize)) {
-      mask &= ~(1ull << page);
-      counters_.zero_pages.fetch_add(1, std::memory_order_relaxed);
-    }
-  }
+  for_each_page(pages, [&](uint32_t page) {
+    if (!page_is_zero(data + size_t{page} * kPageSize)) return;
+    mask &= ~(1ull << page);
+    counters_.zero_pages.fetch_add(1, std::memory_order_relaxed);
+  });
   if (mask == 0) {
     pool_.release(buffer);
     return;

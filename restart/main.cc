@@ -126,16 +126,11 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   spec.program = [&, status = status_write.get(), feed = feeder.process_fds()](ReportChannel& report,
                                                                                bool in_new_user) {
     feeder.give_up_our_ends();
-    ProcessSpec process;
-    process.image = plan.image.get();
-    process.fill = &plan.fill;
-    process.lazy = &plan.lazy;
-    process.vdso = &plan.vdso;
+    ProcessSpec process = process_of(plan);
     process.status_fd = status;
     process.feed = feed;
     process.loader_fd = loader.process_fd();
     process.place = place;
-    process.image_directory = plan.image_directory;
     process.is_alone = true;
     become_program(process, report, in_new_user);
   };

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/machine/pagemap_scan.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
 #include "base/units.h"
@@ -85,16 +86,6 @@ int clone_with_tid(pid_t tid) {
   return child == tid ? 0 : EPROTO;
 }
 
-// struct pm_scan_arg of Linux 6.7, which older headers lack.
-struct PagemapScanArg {
-  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-  uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-struct PageRegion {
-  uint64_t start, end, categories;
-};
-constexpr uint64_t kPageIsPresent = 1u << 3;
-
 // The present mm description, as PR_SET_MM_MAP wants it (proc(5), /proc/PID/stat fields 26 to 51).
 bool read_mm_map(prctl_mm_map* map) {
   char text[2048] = {};
@@ -156,8 +147,7 @@ ProbeResult probe_pagemap_scan() {
   arg.vec = reinterpret_cast<uint64_t>(&region);
   arg.vec_len = 1;
   arg.category_mask = arg.return_mask = kPageIsPresent;
-  constexpr unsigned long kScan = _IOWR('f', 16, PagemapScanArg);
-  long found = sys::call(__NR_ioctl, fd.get(), kScan, &arg);
+  long found = sys::call(__NR_ioctl, fd.get(), kPagemapScan, &arg);
   munmap(page, kPageSize);
   if (sys::failed(found)) return result_of(found);
   return {found == 1 && region.start == arg.start ? 0 : EPROTO};

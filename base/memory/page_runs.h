@@ -59,4 +59,11 @@ class PageRuns {
   uint64_t mask_;
 };
 
+// visit(uint32_t page) for each page of the mask, from the lowest on.
+template <typename Visit>
+constexpr void for_each_page(uint64_t mask, Visit visit) {
+  for (uint64_t left = mask; left != 0; left &= left - 1)
+    visit(static_cast<uint32_t>(std::countr_zero(left)));
+}
+
 }  // namespace ckpt

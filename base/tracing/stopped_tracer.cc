@@ -19,6 +19,7 @@
 #include <cstring>
 
 #include "base/files/directory_scan.h"
+#include "base/files/lines.h"
 #include "base/tracing/trace_calls.h"
 #include "base/preload_rules.h"
 
@@ -43,25 +44,14 @@ bool is_thread_of_ours(int pid, int tid, uint64_t blocked, int signal) {
 // The range of addresses at which the process has the library's code.
 void find_library(int pid, uint64_t& start, uint64_t& end) {
   const ProcFile maps(pid, "/maps");
-  char text[8192];
-  size_t have = 0;
   start = end = 0;
-  while (maps.fd() >= 0) {
-    const long got = sys::call(__NR_read, maps.fd(), text + have, sizeof(text) - have);
-    if (got <= 0) return;
-    have += static_cast<size_t>(got);
-    const std::string_view read(text, have);
-    size_t done = 0;
-    for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
-      const std::string_view line = read.substr(done, line_end - done);
-      if (line.find(" r-xp ") == line.npos || line.find("/libckpt_rt.so") == line.npos) continue;
-      if (start == 0) start = to_number(line, 16);
-      end = to_number(line.substr(line.find('-') + 1), 16);
-    }
-    have -= done;
-    if (have == sizeof(text)) have = 0;  // no line of ours is as long
-    std::memmove(text, text + done, have);
-  }
+  if (maps.fd() < 0) return;
+  for_each_line<8192>(maps.fd(), [&](std::string_view line) {
+    if (line.find(" r-xp ") == line.npos || line.find("/libckpt_rt.so") == line.npos) return true;
+    if (start == 0) start = to_number(line, 16);
+    end = to_number(line.substr(line.find('-') + 1), 16);
+    return true;
+  });
 }
 
 int process_of(int tid) { return static_cast<int>(ProcText(tid, tid, "/status").number("\nTgid:", 10)); }

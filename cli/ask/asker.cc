@@ -290,6 +290,16 @@ Result<void> refuse_stopped(const Target& t) {
                  fmt::format("continue it: kill -CONT {}", t.pid));
 }
 
+Result<void> set_timeout(const std::string& timeout, AskLimits& limits) {
+  if (timeout.empty()) return {};
+  auto longest = parse_duration("--timeout", timeout.c_str());
+  if (!longest.ok()) return longest.error();
+  if (*longest <= 0)
+    return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
+  limits = {*longest, *longest};
+  return {};
+}
+
 Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
                       const AskOptions& options) {
   const int64_t started = now_ns();

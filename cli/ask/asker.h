@@ -23,6 +23,9 @@ struct AskLimits {
   int64_t total_ns = 0;  // until the answer is complete; 0: as long as it takes
 };
 
+// `timeout`: what the user gave as --timeout. An empty text changes nothing.
+Result<void> set_timeout(const std::string& timeout, AskLimits& limits);
+
 // Of a checkpoint.
 struct AskOptions {
   bool only = false;         // of this process alone

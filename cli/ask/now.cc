@@ -146,13 +146,7 @@ Result<ExitCode> now(const NowOptions& o) {
     if (auto done = now_over_hosts(*pid, o)) return *done;
   }
   AskLimits limits;
-  if (!o.timeout.empty()) {
-    auto timeout = parse_duration("--timeout", o.timeout.c_str());
-    if (!timeout.ok()) return timeout.error();
-    if (*timeout <= 0)
-      return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
-    limits = {*timeout, *timeout};
-  }
+  CKPT_TRY(set_timeout(o.timeout, limits));
   auto target = o.timeout.empty() ? await_target(*pid) : await_target(*pid, limits.answer_ns);
   if (!target.ok()) return target.error();
   if (!o.only) target = coordinator_for(std::move(*target), limits);

@@ -132,13 +132,7 @@ Result<void> back(const BackOptions& o) {
   if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, "ckpt", &own_pid);
   AskLimits limits;
   limits.answer_ns = 120'000'000'000;
-  if (!o.timeout.empty()) {
-    auto timeout = parse_duration("--timeout", o.timeout.c_str());
-    if (!timeout.ok()) return timeout.error();
-    if (*timeout <= 0)
-      return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
-    limits = {*timeout, *timeout};
-  }
+  CKPT_TRY(set_timeout(o.timeout, limits));
   if (const std::string job = job_of(o.pid); !job.empty()) {
     if (o.only || !o.image.empty())
       return failure(ExitCode::kUsage, o.pid, "is a checkpoint of a job: it says all", "give nothing else");

@@ -100,7 +100,7 @@ Result<void> ProcessBack::hear_standing() {
 
 Result<void> ProcessBack::check_can() const {
   for (const ParsedNote& note : image_->meta().notes) {
-    if (note.severity >= 2)
+    if (note.severity >= kNoRestart)
       return failure(ExitCode::kUnsupported, image_->path(), std::string(note.text),
                      "take another checkpoint");
   }

@@ -20,7 +20,7 @@ constexpr const char* kCommand = "ckpt-restart";
 std::vector<std::string> what_forbids_restart(const ImageMeta& meta) {
   std::vector<std::string> reasons;
   for (const ParsedNote& n : meta.notes) {
-    if (n.severity == 2) reasons.emplace_back(n.text);
+    if (n.severity == kNoRestart) reasons.emplace_back(n.text);
   }
   return reasons;
 }
@@ -30,7 +30,7 @@ SaidByImages said_by_image(const std::string& path) {
   auto image = ImageReader::open(path);
   if (!image.ok()) return said;  // of another mount namespace, encrypted, or pruned meanwhile
   for (const ParsedNote& n : image->meta().notes) {
-    if (n.severity == 1) said.notes.emplace_back(n.text);
+    if (n.severity == kChanged) said.notes.emplace_back(n.text);
   }
   said.no_restart = what_forbids_restart(image->meta());
   return said;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/files/lines.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -70,32 +71,23 @@ bool may_write(int64_t user, const struct stat& directory) {
 bool have_only_strangers_it(int directory) {
   struct stat st {};
   if (sys::call(__NR_fstat, directory, &st) != 0) return false;
-  char wanted[64] = {}, text[4096];
+  char wanted[64] = {};
   const auto end = fmt::format_to_n(wanted, sizeof(wanted) - 1, " {:02x}:{:02x}:{} ", major(st.st_dev),
                                     minor(st.st_dev), st.st_ino);
   const std::string_view object(wanted, end.size);
   const long fd = sys::call(__NR_openat, AT_FDCWD, "/proc/locks", O_RDONLY | O_CLOEXEC, 0L);
   const ScopedFd list(sys::failed(fd) ? -1 : static_cast<int>(fd));
-  bool any = false;
-  for (size_t have = 0; list.valid();) {
-    const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
-    if (got <= 0) break;
-    have += static_cast<size_t>(got);
-    const std::string_view read(text, have);
-    size_t done = 0;
-    for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
-      const std::string_view line = read.substr(done, line_end - done);
-      const size_t at = line.find(object);
-      if (at == line.npos || line.find(" FLOCK ") == line.npos || line.find(" -> ") != line.npos) continue;
-      const size_t before = line.rfind(' ', at - 1);
-      if (before == line.npos || may_write(user_of(number_at(line.substr(before + 1))), st)) return false;
-      any = true;
-    }
-    have -= done;
-    if (have == sizeof(text)) have = 0;  // no line is as long
-    std::memmove(text, text + done, have);
-  }
-  return any;
+  if (!list.valid()) return false;
+  bool any = false, only_strangers = true;
+  for_each_line<4096>(list.get(), [&](std::string_view line) {
+    const size_t at = line.find(object);
+    if (at == line.npos || line.find(" FLOCK ") == line.npos || line.find(" -> ") != line.npos) return true;
+    const size_t before = line.rfind(' ', at - 1);
+    any = true;
+    only_strangers = before != line.npos && !may_write(user_of(number_at(line.substr(before + 1))), st);
+    return only_strangers;
+  });
+  return any && only_strangers;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/files/lines.h"
 #include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "base/settings/settings_table.h"
@@ -378,31 +379,22 @@ namespace {
 // The first asker in the list of sockets whose cookie is none of `tried`.
 // A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>".
 bool find_asker(std::span<const uint64_t> tried, uint64_t& cookie) {
-  char wanted[64], text[4096];
+  char wanted[64];
   const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", this_process.pid);
   const std::string_view prefix(wanted, end.size);
   constexpr size_t kDigits = 16;
   const ScopedFd list(static_cast<int>(
       sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC, 0)));
-  for (size_t have = 0; list.valid();) {
-    const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
-    if (got <= 0) return false;
-    have += static_cast<size_t>(got);
-    const std::string_view read(text, have);
-    size_t done = 0;
-    for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
-      const std::string_view line = read.substr(done, line_end - done);
-      const size_t at = line.find(prefix);
-      if (at == line.npos || line.size() != at + prefix.size() + kDigits) continue;
-      if (!number_after(line.substr(at), prefix, 16, cookie)) continue;
-      if (std::find(tried.begin(), tried.end(), cookie) != tried.end()) continue;
-      return true;
-    }
-    have -= done;
-    if (have == sizeof(text)) have = 0;  // no line of ours is as long
-    std::memmove(text, text + done, have);
-  }
-  return false;
+  if (!list.valid()) return false;
+  bool found = false;
+  for_each_line<4096>(list.get(), [&](std::string_view line) {
+    const size_t at = line.find(prefix);
+    if (at == line.npos || line.size() != at + prefix.size() + kDigits) return true;
+    found = number_after(line.substr(at), prefix, 16, cookie) &&
+            std::find(tried.begin(), tried.end(), cookie) == tried.end();
+    return !found;
+  });
+  return found;
 }
 
 Found connect_at_once(uint64_t cookie, ScopedFd& fd) {

@@ -31,12 +31,22 @@ bool read_name(Blob& from, uint32_t length, SocketName& name) {
   return true;
 }
 
-bool read_socket(ChannelSocket& s) {
-  bool found = false, linked = false;
-  for_each_detail<SocketDetail>(*s.file, OpenFileDetail::kSocket, [&](const SocketDetail& d, Blob rest) {
-    s.detail = d;
-    found = read_name(rest, d.address_len, s.name) && read_name(rest, d.peer_len, s.peer_name);
+}  // namespace
+
+bool read_socket_names(const ParsedOpenFile& file, SocketDetail& detail, SocketName& own, SocketName& peer) {
+  bool found = false;
+  for_each_detail<SocketDetail>(file, OpenFileDetail::kSocket, [&](const SocketDetail& d, Blob rest) {
+    detail = d;
+    found = read_name(rest, d.address_len, own) && read_name(rest, d.peer_len, peer);
   });
+  return found;
+}
+
+namespace {
+
+bool read_socket(ChannelSocket& s) {
+  const bool found = read_socket_names(*s.file, s.detail, s.name, s.peer_name);
+  bool linked = false;
   s.link.peek_offset = -1;
   for_each_detail<SocketLinkDetail>(*s.file, OpenFileDetail::kSocketLink,
                                     [&](const SocketLinkDetail& l, Blob) {

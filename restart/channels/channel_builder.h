@@ -47,6 +47,9 @@ struct SocketName {
   std::string text() const;  // "port 80", "/run/x", "@x"
 };
 
+// The names of a socket, as its record has them: false if it has no such detail, or half a name.
+bool read_socket_names(const ParsedOpenFile& file, SocketDetail& detail, SocketName& own, SocketName& peer);
+
 struct ChannelMessage {
   SocketMessageDetail detail = {};
   std::vector<Blob> parts;  // usually one

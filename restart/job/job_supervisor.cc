@@ -161,12 +161,7 @@ void JobSupervisor::await_stops() {
 }
 
 void JobSupervisor::read_reports() {
-  while (report_.fd() >= 0) {
-    ScopedFd pidfd;
-    auto report = report_.receive(&pidfd, true);
-    if (!report) return;
-    take_report(*report, std::move(pidfd));
-  }
+  report_.receive_all([this](Report& report, ScopedFd pidfd) { take_report(report, std::move(pidfd)); });
 }
 
 void JobSupervisor::take_report(Report& report, ScopedFd pidfd) {

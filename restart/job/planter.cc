@@ -19,6 +19,7 @@
 #include "restart/job/shared_things.h"
 #include "restart/reports/packet.h"
 #include "restart/restorer/clone.h"
+#include "restart/tree/launch.h"
 #include "restart/tree/namespaces.h"
 #include "restart/tree/process.h"
 
@@ -124,16 +125,6 @@ class Tree {
     while (time.prepared() && read(spec_.together_fd, &byte, 1) < 0 && errno == EINTR) {
     }
     _exit(0);
-  }
-
-  Error clone_error(long error, int pid) const {
-    const int e = static_cast<int>(-error);
-    if (e == EAGAIN) {
-      return make_error(ExitCode::kUnavailable, e,
-                        "no more processes allowed (EAGAIN): raise ulimit -u or end some");
-    }
-    return make_error(ExitCode::kUnavailable, e, "no process with the old id {} can be made ({})", pid,
-                      errno_name(e));
   }
 
   // The signal that its parent gets at its end (clone(2)). A process whose parent has ended, such as an
@@ -377,16 +368,11 @@ class Tree {
     job.go_fd = job.stopped == RestartStopped::kLate ? spec_.late_go_fd : spec_.go_fd;
     job.stopped_children = stopped_children(i);
     job.parent_death_signal = death_signal(i);
-    ProcessSpec process;
-    process.image = plan.image.get();
-    process.fill = &plan.fill;
-    process.lazy = &plan.lazy;
-    process.vdso = &plan.vdso;
+    ProcessSpec process = process_of(plan);
     process.status_fd = spec_.fds[m].status;
     if (feeder != nullptr) process.feed = feeder->process_fds();
     process.place = JobPlace::kRestarters;  // it has its session and group
     process.job = &job;
-    process.image_directory = plan.image_directory;
     become_program(process, report_, in_new_user_);
   }
 

@@ -1,6 +1,5 @@
 #include "restart/plan/credentials.h"
 
-#include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,28 +8,18 @@
 #include <fstream>
 #include <string>
 
+#include "base/machine/capabilities.h"
 #include "base/sys.h"
 
 namespace ckpt {
 namespace {
 
-struct Capabilities {
-  uint64_t effective = 0, permitted = 0, inheritable = 0, bounding = 0;
-};
-
-Capabilities own_capabilities() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[2] = {};
-  Capabilities c;
-  if (sys::failed(sys::call(__NR_capget, &header, data))) return c;
-  auto join = [](uint32_t low, uint32_t high) { return uint64_t{low} | uint64_t{high} << 32; };
-  c.effective = join(data[0].effective, data[1].effective);
-  c.permitted = join(data[0].permitted, data[1].permitted);
-  c.inheritable = join(data[0].inheritable, data[1].inheritable);
+uint64_t own_bounding_set() {
+  uint64_t bounding = 0;
   for (int bit = 0; bit < 64; ++bit) {
-    if (prctl(PR_CAPBSET_READ, bit, 0, 0, 0) == 1) c.bounding |= uint64_t{1} << bit;
+    if (prctl(PR_CAPBSET_READ, bit, 0, 0, 0) == 1) bounding |= uint64_t{1} << bit;
   }
-  return c;
+  return bounding;
 }
 
 const char* limit_name(uint32_t resource) {
@@ -86,7 +75,8 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   getresgid(&rg, &eg, &sg);
   bool same =
       r == p.uid[0] && e == p.uid[1] && s == p.uid[2] && rg == p.gid[0] && eg == p.gid[1] && sg == p.gid[2];
-  Capabilities own = own_capabilities();
+  const Capabilities own = own_capabilities();
+  const uint64_t bounding = own_bounding_set();
   constexpr uint64_t kSetIds = uint64_t{1} << CAP_SETUID | uint64_t{1} << CAP_SETGID;
   bool may_set = !in_new_user && (own.effective & kSetIds) == kSetIds;
   if (may_set) {
@@ -105,12 +95,12 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   // Never more than the saved process had, never more than we have.
   uint64_t permitted = p.cap_permitted & own.permitted;
   uint64_t effective = p.cap_effective & permitted;
-  uint64_t inheritable = p.cap_inheritable & (own.inheritable | own.permitted) & own.bounding;
+  uint64_t inheritable = p.cap_inheritable & (own.inheritable | own.permitted) & bounding;
   // A process that leaves user 0 loses all of them, unless PR_SET_KEEPCAPS is on.
   bool stays = permitted == own.permitted && effective == own.effective && inheritable == own.inheritable &&
                (same || args.change_ids == 0);
   constexpr uint64_t kDropBounding = uint64_t{1} << CAP_SETPCAP;
-  args.drop_bounding = (own.effective & kDropBounding) != 0 ? own.bounding & ~p.cap_bounding : 0;
+  args.drop_bounding = (own.effective & kDropBounding) != 0 ? bounding & ~p.cap_bounding : 0;
   args.change_capabilities = !stays || args.drop_bounding != 0;
   // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service
   // manager that then became the program's user. And other threads than the first may be other users, with

@@ -36,10 +36,10 @@ Result<RestartPlan> open_plan(const std::string& image_path) {
   free(whole);
   for (const ParsedThread& t : plan.image->meta().threads) plan.tids.push_back(t.record.tid);
   for (const ParsedNote& n : plan.image->meta().notes) {
-    if (n.severity == 2) {
+    if (n.severity == kNoRestart) {
       return make_error(ExitCode::kNotRestartable, 0, "{} cannot be restarted: {}", image_path, n.text);
     }
-    if (n.severity == 1) plan.notes.emplace_back(n.text);
+    if (n.severity == kChanged) plan.notes.emplace_back(n.text);
   }
   return plan;
 }

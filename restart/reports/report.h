@@ -67,6 +67,16 @@ class ReportChannel {
   // would stay readable; or with dont_wait when there is none. `pidfd` receives a descriptor that came with
   // it.
   std::optional<Report> receive(ScopedFd* pidfd, bool dont_wait);
+  // take(Report&, ScopedFd pidfd) for each message that has come.
+  template <typename Take>
+  void receive_all(Take take) {
+    while (fd() >= 0) {
+      ScopedFd pidfd;
+      auto report = receive(&pidfd, true);
+      if (!report) return;
+      take(*report, std::move(pidfd));
+    }
+  }
 
  private:
   ScopedFd fd_;

@@ -11,9 +11,6 @@
 #include "restart/tree/init.h"
 
 namespace ckpt {
-namespace {
-
-constexpr int kExitSystem = static_cast<int>(ExitCode::kSystem);
 
 Error clone_error(long error, int pid) {
   int e = static_cast<int>(-error);
@@ -24,6 +21,10 @@ Error clone_error(long error, int pid) {
   return make_error(ExitCode::kUnavailable, e, "no process with the old id {} can be made ({})", pid,
                     errno_name(e));
 }
+
+namespace {
+
+constexpr int kExitSystem = static_cast<int>(ExitCode::kSystem);
 
 // The new process must not outlive its parent before the program runs. The first process of a new pid
 // namespace does not call this: it sees its parent as 0, alive or gone. The end of the report channel tells

@@ -30,6 +30,9 @@ struct Launched {
   NamespaceChoice namespaces;
 };
 
+// What clone_process() says: `error` is -errno.
+Error clone_error(long error, int pid);
+
 // On EEXIST (somebody took the pid since we looked) the error's sys_errno is EEXIST and nothing exists.
 Result<Launched> launch(const LaunchSpec& spec, ReportChannel& ours, ReportChannel& theirs);
 

@@ -249,6 +249,16 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
 
 }  // namespace
 
+ProcessSpec process_of(const RestartPlan& plan) {
+  ProcessSpec process;
+  process.image = plan.image.get();
+  process.fill = &plan.fill;
+  process.lazy = &plan.lazy;
+  process.vdso = &plan.vdso;
+  process.image_directory = plan.image_directory;
+  return process;
+}
+
 void become_program(const ProcessSpec& spec, ReportChannel& report, bool in_new_user) {
   reset_signals();
   if (auto failed = run_restorer(spec, report, in_new_user); !failed.ok()) report.error(failed.error());

@@ -49,6 +49,10 @@ struct ProcessSpec {
   std::string image_directory;   // what files held that are put back is saved here
 };
 
+struct RestartPlan;
+// Its image, what is filled in, and where files are saved.
+ProcessSpec process_of(const RestartPlan& plan);
+
 [[noreturn]] void become_program(const ProcessSpec& spec, ReportChannel& report, bool in_new_user);
 
 }  // namespace ckpt

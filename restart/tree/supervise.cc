@@ -164,12 +164,7 @@ void Supervisor::reached(RestartStage stage) {
 }
 
 void Supervisor::read_reports() {
-  while (report_.fd() >= 0) {
-    ScopedFd pidfd;
-    auto report = report_.receive(&pidfd, true);
-    if (!report) return;
-    take_report(*report, std::move(pidfd));
-  }
+  report_.receive_all([this](Report& report, ScopedFd pidfd) { take_report(report, std::move(pidfd)); });
 }
 
 void Supervisor::take_report(const Report& report, ScopedFd pidfd) {

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "base/memory/page_runs.h"
 #include "libckpt_rt/core/threads/of_ours/own_threads.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/guard/record.h"
@@ -296,8 +297,7 @@ void Checkpoints::inherit(const SegmentTable& table) {
 }
 
 void Checkpoints::write(const CopiedSegment& segment) {
-  for (uint64_t left = segment.page_mask; left != 0; left &= left - 1) {
-    const auto page = static_cast<size_t>(std::countr_zero(left));
+  for_each_page(segment.page_mask, [&](uint32_t page) {
     const std::byte* data = segment.data + page * kPageSize;
     uint64_t first = 0, last = 0;
     std::memcpy(&first, data, sizeof(first));
@@ -306,7 +306,7 @@ void Checkpoints::write(const CopiedSegment& segment) {
     if (first != last) fail("page " + std::to_string(i) + " is torn");
     if (image_[i] != 0) fail("page " + std::to_string(i) + " is in the image twice");
     image_[i] = first;
-  }
+  });
 }
 
 void Checkpoints::start_writer() {

@@ -14,6 +14,8 @@
 
 #include <cstdint>
 
+#include "image/format/records/note_severity.h"
+
 namespace ckpt {
 
 enum class RecordType : uint32_t {
@@ -231,7 +233,7 @@ struct ChildRecord {
 
 // What cannot be saved, or comes back changed: one line for the user.
 struct NoteRecord {
-  uint32_t severity;  // 0 information, 1 comes back changed, 2 cannot be restarted
+  uint32_t severity;  // NoteSeverity
   uint32_t text_len;
   // then: text
 };

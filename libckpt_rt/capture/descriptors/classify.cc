@@ -360,7 +360,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
       }
       if (d.in_flight && (other == nullptr || other->in_flight)) {
         CKPT_TRY(note(
-            1,
+            kChanged,
             "an epoll that was sent through a socket and not received watches a file that is not among "
             "the program's descriptors: that watch is lost after a restart, unless another process of the "
             "job has both"));
@@ -368,7 +368,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
       }
       if (other == nullptr && is_another) {
         CKPT_TRY(note(
-            1,
+            kChanged,
             "descriptor {} (an epoll) watches a file that was registered as descriptor {}, and that no "
             "descriptor leads to any more: that watch is lost after a restart, unless another process of "
             "the job shares the epoll and has the file",

@@ -246,8 +246,8 @@ Result<void> DescriptorCapture::take_attributes(CapturedDescriptor& d) {
     if (value == nullptr) return arena_full();
     const long length = sys::call(__NR_getxattr, path.c_str(), name.data(), value, kLongestValue);
     if (length < 0) {
-      CKPT_TRY(note(1, "descriptor {} ({}): the attribute {} cannot be read ({}), and is lost", d.fd, d.path,
-                    name, errno_name(static_cast<int>(length))));
+      CKPT_TRY(note(kChanged, "descriptor {} ({}): the attribute {} cannot be read ({}), and is lost", d.fd,
+                    d.path, name, errno_name(static_cast<int>(length))));
       continue;
     }
     const AttributeDetail attribute{static_cast<uint32_t>(name.size()), static_cast<uint32_t>(length)};
@@ -307,8 +307,9 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     }
     if (copied) continue;
     contents_.truncate(before);
-    CKPT_TRY(note(1, "descriptor {} ({}): its {} bytes cannot be read ({}); after restart it gives errors",
-                  d.fd, d.path, d.now.size, copied.error().message()));
+    CKPT_TRY(note(kChanged,
+                  "descriptor {} ({}): its {} bytes cannot be read ({}); after restart it gives errors", d.fd,
+                  d.path, d.now.size, copied.error().message()));
     // All that lead to this inode.
     for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k) {
       entries_[order_[k]].kind = OpenFileKind::kOther;

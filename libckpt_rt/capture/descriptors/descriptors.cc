@@ -176,8 +176,9 @@ Result<void> DescriptorCapture::list_owners() {
     if (d.in_flight || d.now.owner == 0 || d.now.owner_type != F_OWNER_TID ||
         file_signals::add_thread(d.fd, d.now.owner))
       continue;
-    return note(1, "descriptor {} ({}): the thread {}, which gets signals of it, does not after a restart",
-                d.fd, d.path, d.now.owner);
+    return note(kChanged,
+                "descriptor {} ({}): the thread {}, which gets signals of it, does not after a restart", d.fd,
+                d.path, d.now.owner);
   }
   return {};
 }
@@ -403,7 +404,7 @@ void DescriptorCapture::find_late_names() {
       }
     } else if (!d.shares && has_names_of_others(d)) {
       (void)note(
-          1,
+          kChanged,
           "descriptor {} ({}): it has another name, which was not found, or something is mounted over "
           "its name: after a restart it is a copy of its own, and what is written to one is not in the "
           "other",
@@ -423,8 +424,9 @@ void DescriptorCapture::note_late_locks() {
     struct stat st;
     if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
       continue;
-    (void)note(1, "descriptor {} ({}): a lock taken around the moment of the checkpoint is not restored",
-               d.fd, d.path);
+    (void)note(kChanged,
+               "descriptor {} ({}): a lock taken around the moment of the checkpoint is not restored", d.fd,
+               d.path);
   }
 }
 

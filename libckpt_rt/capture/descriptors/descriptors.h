@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "image/format/object_number.h"
 #include "image/format/records/descriptor_records.h"
+#include "image/format/records/note_severity.h"
 #include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/threads/of_ours/other_threads.h"
@@ -147,7 +148,7 @@ class DescriptorCapture {
   // The first note that says what forbids every restart. Empty: none does.
   std::string_view why_no_restart() const {
     for (const Note& n : notes_) {
-      if (n.severity == 2) return {n.text, n.length};
+      if (n.severity == kNoRestart) return {n.text, n.length};
     }
     return {};
   }

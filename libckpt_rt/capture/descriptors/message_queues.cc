@@ -69,20 +69,21 @@ Result<void> DescriptorCapture::copy_messages(size_t first_in_order) {
   if (!usable) queue.reset(borrow(head));
   QueueAttributes now{};
   if (!queue.valid() || sys::call(__NR_mq_getsetattr, queue.get(), nullptr, &now) != 0)
-    return note(2, "descriptor {} ({}) is a message queue that cannot be looked at", head.fd, path);
+    return note(kNoRestart, "descriptor {} ({}) is a message queue that cannot be looked at", head.fd, path);
   const uint64_t limits = static_cast<uint64_t>(now.most) << 32 | static_cast<uint32_t>(now.size);
   for (size_t k = first_in_order; k < order_.size() && compare(entries_[order_[k]], head, false) == 0; ++k)
     entries_[order_[k]].value = limits;
   // Every member that has it looks at it.
   const SocketTurn turn(queue.get());
   if (!turn.taken() || sys::call(__NR_mq_getsetattr, queue.get(), nullptr, &now) != 0)
-    return note(2, "descriptor {} ({}): another process keeps the message queue from being looked at",
-                head.fd, path);
+    return note(kNoRestart,
+                "descriptor {} ({}): another process keeps the message queue from being looked at", head.fd,
+                path);
   head.now.queued = static_cast<int>(now.now);
   if (now.now == 0) return {};
   const auto forbid = [&](const char* why) {
     has_passing_ = true;
-    return note(2,
+    return note(kNoRestart,
                 "descriptor {} ({}) is a message queue in which {} messages wait, which cannot be saved: {}",
                 head.fd, path, now.now, why);
   };

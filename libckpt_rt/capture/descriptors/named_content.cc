@@ -53,7 +53,7 @@ bool DescriptorCapture::may_overwrite(size_t first_in_order) {
 
 // A single note for all files: `count` of them, `first` the first.
 Result<void> DescriptorCapture::note_too_long(size_t count, const CapturedDescriptor& first) {
-  return note(1,
+  return note(kChanged,
               "{} {} that the program has open for writing {} too long for the image ({} MiB for all): what "
               "it overwrites there "
               "after this checkpoint is not put back at a restart (the first: descriptor {}, {})",

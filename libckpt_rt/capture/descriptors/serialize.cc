@@ -42,7 +42,7 @@ bool is_of_other_thread(const CapturedDescriptor& d) {
 Result<void> DescriptorCapture::write_notes() {
   half_read_lists::begin();
   if (kcmp_refused_) {
-    CKPT_TRY(note(1,
+    CKPT_TRY(note(kChanged,
                   "the kernel refuses kcmp(2): which descriptors share an offset was guessed from equal "
                   "offsets and flags; allow kcmp in the container's seccomp profile"));
   }
@@ -50,7 +50,7 @@ Result<void> DescriptorCapture::write_notes() {
     const bool is_pipe = S_ISFIFO(d.now.mode) && (d.flags & kOpenFilePipeReadEnd) != 0;
     if (!d.shares && is_pipe && d.now.queued != 0 &&
         (d.kind == OpenFileKind::kOther || d.kind == OpenFileKind::kStandard)) {
-      CKPT_TRY(note(1,
+      CKPT_TRY(note(kChanged,
                     "descriptor {} ({}): the {} bytes that wait in it come from another process and are lost",
                     d.fd, std::string_view(d.path, d.path_len), d.now.queued));
     }
@@ -63,7 +63,7 @@ Result<void> DescriptorCapture::write_notes() {
     if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid() &&
         !has_partners_) {
       CKPT_TRY(note(
-          1,
+          kChanged,
           "descriptor {} is a pidfd of process {}, which is not in the image: after a restart it says that "
           "the process has ended",
           d.fd, process));
@@ -72,7 +72,7 @@ Result<void> DescriptorCapture::write_notes() {
       constexpr std::string_view kSent = "a descriptor that waits to be received";
       char name[40];
       const auto end = fmt::format_to_n(name, sizeof(name), "descriptor {}", d.fd);
-      CKPT_TRY(note(1,
+      CKPT_TRY(note(kChanged,
                     "{} is a pidfd of thread {}, which is not the first of its process: after a restart it "
                     "says that the thread has ended",
                     d.in_flight ? kSent : std::string_view(name, end.size), process));
@@ -81,11 +81,12 @@ Result<void> DescriptorCapture::write_notes() {
     const bool open_device = S_ISCHR(d.now.mode) && (d.now.open_flags & O_PATH) == 0;
     const KnownDevice* device = open_device ? known_device({d.path, d.path_len}) : nullptr;
     if (!d.shares && device != nullptr && device->carries_messages) {
-      CKPT_TRY(note(2, "descriptor {} is {} ({}): {}", d.fd, device->what,
+      CKPT_TRY(note(kNoRestart, "descriptor {} is {} ({}): {}", d.fd, device->what,
                     std::string_view(d.path, d.path_len), device->why));
     } else if (!d.shares && d.kind == OpenFileKind::kOther) {
       CKPT_TRY(note(
-          1, "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
+          kChanged,
+          "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
           d.fd, std::string_view(d.path, d.path_len)));
     }
   }
@@ -98,7 +99,7 @@ Result<void> DescriptorCapture::note_half_read(const CapturedDescriptor& d, std:
   // Lines that have been read since the attempt prepared were read with our memory in the list, as a rule.
   const auto unseen = d.offset_ahead == d.now.offset ? own_ : std::span<const AddrRange>();
   if (!half_read_lists::add(d.fd, rest, d.now.offset, unseen)) return {};
-  return note(1,
+  return note(kChanged,
               "descriptor {} ({}) may be half read: what the program reads of it after a restart may leave "
               "out mappings, or have some twice",
               d.fd, std::string_view(d.path, d.path_len));
@@ -127,7 +128,7 @@ Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
   if (process == 0) return {};
   if (has_partners_ && thread == process) return {};  // it may be in the job
   return note(
-      1,
+      kChanged,
       "descriptor {} ({}) is about {} {}: after a restart it is about what has that number then, or reads as "
       "of one that has ended",
       d.fd, std::string_view(d.path, d.path_len), process == self ? "thread" : "process", thread);

@@ -53,7 +53,7 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   struct termios settings {};
   if (!master.valid() || sys::call(__NR_ioctl, master.get(), TIOCGPTN, &number) != 0 ||
       sys::call(__NR_ioctl, master.get(), TCGETS, &settings) != 0) {
-    return note(2, "descriptor {} ({}) is a terminal that cannot be made again", d.fd, d.path);
+    return note(kNoRestart, "descriptor {} ({}) is a terminal that cannot be made again", d.fd, d.path);
   }
   d.value = number;
   MasterDetail detail{};
@@ -87,7 +87,7 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   d.details_len = static_cast<uint32_t>(out.size());
   if (!passing) return {};
   has_passing_ = true;
-  return note(2,
+  return note(kNoRestart,
               "descriptor {} ({}): what was written {} /dev/pts/{} is not read yet, and cannot be saved: ask "
               "again later",
               d.fd, d.path, output ? "into" : "to be read from", number);

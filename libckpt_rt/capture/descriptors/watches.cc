@@ -170,7 +170,7 @@ void DescriptorCapture::name_watches() {
     if (d.shares || d.kind != OpenFileKind::kInotify) continue;
     if ((d.flags & kOpenFileEventsLost) != 0)
       (void)note(
-          1,
+          kChanged,
           "descriptor {} (inotify): events wait in it, which cannot be saved: they are lost after a restart",
           d.fd);
     if (mounts.empty() && !d.watches.empty()) mounts = read_mounts();
@@ -182,7 +182,7 @@ void DescriptorCapture::name_watches() {
       char name[kNameBytes];
       const size_t length = find_name(mounts, watch, name);
       if (length == 0) {
-        (void)note(1,
+        (void)note(kChanged,
                    "descriptor {} (inotify): watch {} is on a file whose name is not known (inode {}): "
                    "after a restart the program is told that the file is gone",
                    d.fd, watch.number, watch.inode);

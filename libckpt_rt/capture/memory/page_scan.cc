@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <string_view>
 
+#include "base/machine/pagemap_scan.h"
 #include "base/memory/own_place.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/own_files.h"
@@ -17,22 +17,7 @@
 
 namespace ckpt {
 
-// linux/fs.h of 6.7 and later.
-struct PagemapScanArg {
-  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-  uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-
 namespace {
-
-struct PageRegion {
-  uint64_t start, end, categories;
-};
-constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
-constexpr uint64_t kPageIsWritten = 1 << 1;  // not protected by userfaultfd
-constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4,
-                   kPageIsZero = 1 << 5;
-constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 constexpr uint64_t kEntryPresent = 1ull << 63, kEntrySwapped = 1ull << 62, kEntryFile = 1ull << 61;

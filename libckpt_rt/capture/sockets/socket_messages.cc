@@ -120,17 +120,17 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     // Reading would give the error, and take it from the program.
     const char* const path = entries_[s.entry].path;
     if ((s.link.flags & kLinkError) == 0)
-      return note(1, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it", fd,
-                  path);
+      return note(kChanged, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it",
+                  fd, path);
     if ((s.ready & POLLIN) == 0) return {};
-    return note(1, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd, path);
+    return note(kChanged, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd, path);
   }
   if (stream && s.waiting == 0) return {};
   // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without
   // a place.
   bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
   if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
-    return note(1, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
+    return note(kChanged, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
                 entries_[s.entry].path);
   if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
   if (look.scratch == nullptr) {
@@ -163,7 +163,7 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
         continue;
       }
       result = note(
-          1,
+          kChanged,
           "descriptor {} ({}): descriptors that were sent through it and not received are lost: raise the "
           "limit (ulimit -Hn)",
           fd, entries_[s.entry].path);
@@ -211,7 +211,7 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     look.messages.truncate(s.first_message);
     look.files.truncate(files_before);
     s.message_count = 0;
-    return note(1, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost", fd,
+    return note(kChanged, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost", fd,
                 entries_[s.entry].path, errno_name(static_cast<int>(r)));
   }
   return {};
@@ -291,8 +291,8 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
     return n == -ENOMEM ? arena_full()
                         : make_error(ExitCode::kInternal, ENOMEM, "no memory for a socket's bytes");
   if (n < waiting && !has_mark) {
-    return note(1, "descriptor {} ({}): {} bytes of {} that wait in it cannot be read", entries_[s.entry].fd,
-                entries_[s.entry].path, waiting - n, waiting);
+    return note(kChanged, "descriptor {} ({}): {} bytes of {} that wait in it cannot be read",
+                entries_[s.entry].fd, entries_[s.entry].path, waiting - n, waiting);
   }
   return {};
 }

@@ -129,7 +129,7 @@ Result<void> DescriptorCapture::decide_outside(SocketState& s) {
     d.kind = OpenFileKind::kOther;  // the restarter's own stream, see decide_kinds()
     return {};
   }
-  return note(1,
+  return note(kChanged,
               "descriptor {} ({}): the other end of the connection is not in the program: after restart it "
               "is {}",
               d.fd, d.path, s.connection ? "reset" : "closed there");

@@ -129,7 +129,7 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
 // Only a later checkpoint can have it: when it is accepted, or sent.
 Result<void> DescriptorCapture::forbid_for_now(const char* what, const CapturedDescriptor& d) {
   has_passing_ = true;
-  return note(2, "descriptor {} ({}): {}", d.fd, d.path, what);
+  return note(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, what);
 }
 
 Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s, int socket) {
@@ -178,7 +178,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       // A connection that such a listener has accepted is of plain TCP, unless both ends know the protocol.
       if (s.connection && detail.protocol == kMultipathTcp) {
         s.connection = false;
-        return note(2, "descriptor {} ({}): {}", d.fd, d.path, kMultipath);
+        return note(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, kMultipath);
       }
       // In a connection that goes on nothing else waits than stamps, or errors that end nothing (IP_RECVERR).
       if ((s.ready & POLLERR) != 0 && info.tcpi_state == TCP_CLOSE) s.link.flags |= kLinkError;
@@ -200,7 +200,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     if (is_internet(s) && (detail.type == SOCK_STREAM || detail.type == SOCK_SEQPACKET) &&
         (socket_option(socket, SOL_SOCKET, SO_ACCEPTCONN) != 0 ||
          sys::call(__NR_getpeername, socket, &other, &size) == 0)) {
-      CKPT_TRY(note(2, "descriptor {} ({}): {}", d.fd, d.path, kUnknownStream));
+      CKPT_TRY(note(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, kUnknownStream));
     }
     CKPT_TRY(name_waiting(s));
   } else {
@@ -236,7 +236,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   put_socket_options(look.options, socket, detail, s.connection);
   const bool sends_to_groups = detail.domain == AF_INET || detail.domain == AF_INET6;
   if (sends_to_groups && !multicast_choices::put(look.options, socket, d.in_flight ? -1 : d.fd)) {
-    CKPT_TRY(note(1,
+    CKPT_TRY(note(kChanged,
                   "descriptor {} ({}): by which interface it sends to groups is not known: too many sockets "
                   "have one (IP_MULTICAST_IF)",
                   d.fd, d.path));
@@ -244,7 +244,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   if (detail.reuse_port != 0 &&
       group_filters::put(look.options, socket, d.in_flight ? -1 : d.fd) == group_filters::Put::kUnknown) {
     CKPT_TRY(
-        note(1,
+        note(kChanged,
              "descriptor {} ({}): a program of eBPF, or one of too many, chooses in its group of sockets "
              "(SO_REUSEPORT) who gets what comes: after a restart the kernel does",
              d.fd, d.path));
@@ -254,7 +254,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       detail.domain == AF_PACKET ? socket_option(socket, SOL_PACKET, kPacketFanout) >> 16 & 0xff : 0;
   if (fanout == kByProgram || fanout == kByEbpf) {
     CKPT_TRY(note(
-        1,
+        kChanged,
         "descriptor {} ({}): a program (PACKET_FANOUT_DATA) chooses in its group of sockets who gets what "
         "comes: nobody can read it, and after a restart the first of them gets all",
         d.fd, d.path));
@@ -264,7 +264,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       (!put_multicast_groups(look, *arena_, socket, false) ||
        (detail.domain == AF_INET6 && !put_multicast_groups(look, *arena_, socket, true)))) {
     CKPT_TRY(
-        note(1,
+        note(kChanged,
              "descriptor {} ({}): it takes messages to a multicast group from some senders alone: after a "
              "restart from all",
              d.fd, d.path));
@@ -293,7 +293,7 @@ Result<void> DescriptorCapture::look_at_unaccepted(SocketLook& look, SocketState
   if (found->written || (hosts && (found->far || !found->closed.empty())))
     return forbid_for_now(hosts ? kAbandonedOrFar : kAbandoned, d);
   if (found->far) {
-    CKPT_TRY(note(1,
+    CKPT_TRY(note(kChanged,
                   "descriptor {} ({}): a connection of a client on another host waits in it to be accepted: "
                   "after a restart it is reset",
                   d.fd, d.path));
@@ -304,14 +304,14 @@ Result<void> DescriptorCapture::look_at_unaccepted(SocketLook& look, SocketState
   // Of which of several sockets nobody can tell.
   if (found->sockets != 1) {
     return note(
-        1,
+        kChanged,
         "descriptor {} ({}): a connection that its client has reset waits to be accepted in one of {} "
         "sockets at this port: it is lost after a restart",
         d.fd, d.path, found->sockets);
   }
   s.reset_count = found->reset;
   return note(
-      1,
+      kChanged,
       "descriptor {} ({}): a connection that its client has reset waits in it to be accepted: after a "
       "restart it comes from another address",
       d.fd, d.path);
@@ -323,7 +323,7 @@ Result<void> DescriptorCapture::name_waiting(const SocketState& s) {
   const CapturedDescriptor& d = entries_[s.entry];
   if (s.detail.domain == AF_NETLINK)
     has_passing_ = true;  // the program is about to read the answer, as a rule
-  return note(1,
+  return note(kChanged,
               "descriptor {} ({}): messages wait in it, which cannot be saved: they are lost after a restart",
               d.fd, d.path);
 }
@@ -394,9 +394,9 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     CapturedDescriptor& d = entries_[s.entry];
     ScopedFd socket(borrow(d));
     if (s.link.state == TCP_CLOSE && !look_at_ended(look, s, socket.get()))
-      CKPT_TRY(note(1, kUnknownError, d.fd, d.path));
+      CKPT_TRY(note(kChanged, kUnknownError, d.fd, d.path));
     if ((s.ready & POLLERR) != 0 && (s.link.flags & kLinkError) == 0)
-      CKPT_TRY(note(1, kLostStamps, d.fd, d.path));
+      CKPT_TRY(note(kChanged, kLostStamps, d.fd, d.path));
     ScopedFd sender;
     const Ends* other = nullptr;  // in `ends`
     Ends reverse;
@@ -440,9 +440,10 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     if (whole) CKPT_TRY(peek_stream(look, s, socket.get()));
     if (!whole) {
       has_passing_ = true;
-      CKPT_TRY(note(
-          2, "descriptor {} ({}): bytes of the connection are in flight and do not arrive: ask again later",
-          d.fd, d.path));
+      CKPT_TRY(
+          note(kNoRestart,
+               "descriptor {} ({}): bytes of the connection are in flight and do not arrive: ask again later",
+               d.fd, d.path));
       s.link.flags |= kLinkOutside;
       s.link.peer = d.value = 0;
     }

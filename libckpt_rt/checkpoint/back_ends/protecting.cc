@@ -25,7 +25,7 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
   const uint64_t all = set + most_segments(room.memory, segment) * segment / 3 * 4;
   if (pool_size_ == PoolSize::kAllOfMemory && !pool_.reserve(all, segment)) {
     attempt_.space.note(
-        1,
+        kChanged,
         "no address space for a pool as large as memory (ulimit -v): mode realtime instead of "
         "realtime-large");
     pool_size_ = PoolSize::kAsSet;

@@ -6,6 +6,7 @@
 
 #include "base/checks/named_points.h"
 #include "base/clock.h"
+#include "base/memory/page_runs.h"
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
@@ -34,16 +35,19 @@ Result<void> StillBackEnd::describe_and_commit() {
 
 Result<void> StillBackEnd::read_pages(const Segment& segment, bool file, std::byte* bounce, uint64_t* mask) {
   const bool readable = table_.region(segment).readable;
-  for (uint64_t left = *mask; left != 0; left &= left - 1) {
-    const uint64_t offset = static_cast<uint64_t>(std::countr_zero(left)) * kPageSize;
-    if (attempt_.capture.still_memory.read(bounce + offset, segment.base + offset, kPageSize, readable) == 0)
-      continue;
-    if (!file) {
-      return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
-                        segment.base.value + offset);
-    }
-    *mask &= ~(left & -left);
+  uint64_t unread = 0;
+  for_each_page(*mask, [&](uint32_t page) {
+    const uint64_t offset = page * kPageSize;
+    if (unread != 0 && !file) return;
+    if (attempt_.capture.still_memory.read(bounce + offset, segment.base + offset, kPageSize, readable) != 0)
+      unread |= uint64_t{1} << page;
+  });
+  if (unread != 0 && !file) {
+    const uint64_t offset = static_cast<uint64_t>(std::countr_zero(unread)) * kPageSize;
+    return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
+                      segment.base.value + offset);
   }
+  *mask &= ~unread;
   return {};
 }
 
@@ -65,10 +69,9 @@ Result<void> StillBackEnd::write_table() {
       data = bounce;
     }
     // A page of zeros in a file mapping differs from the file: it must be in the image.
-    for (uint64_t left = file ? 0 : mask; left != 0; left &= left - 1) {
-      const int page = std::countr_zero(left);
-      if (page_is_zero(data + static_cast<size_t>(page) * kPageSize)) mask &= ~(1ull << page);
-    }
+    for_each_page(file ? 0 : mask, [&](uint32_t page) {
+      if (page_is_zero(data + size_t{page} * kPageSize)) mask &= ~(1ull << page);
+    });
     if (mask == 0) continue;
     CopiedSegment segment{s.base, mask, data, kNoBuffer};
     CKPT_TRY(attempt_.image.sink().append({&segment, 1}));

@@ -69,7 +69,7 @@ void refuse(Workspace& space, fmt::format_string<Args...> format, Args&&... args
   char* text = static_cast<char*>(space.arena().allocate(kMost, 1));
   if (text == nullptr) return;
   *fmt::format_to_n(text, kMost - 1, format, std::forward<Args>(args)...).out = '\0';
-  note_once(space, 2, text);
+  note_once(space, kNoRestart, text);
 }
 
 // A line for each ring that cannot be made again.
@@ -125,7 +125,7 @@ void note_lost_mappings(const ProcessCapture& capture, Workspace& space) {
            capture.probe.value);
   // On its stack is an address in memory of the kernel that no image has.
   else if (capture.map.has_probe_area)
-    note_once(space, 1,
+    note_once(space, kChanged,
               "the kernel has put probes into the program (uprobes): a restarted process ends at the end of "
               "a function that was "
               "entered while there was a probe at its end (uretprobe)");
@@ -135,20 +135,20 @@ void note_lost_mappings(const ProcessCapture& capture, Workspace& space) {
     constexpr size_t kMost = 512;
     char* text = static_cast<char*>(space.arena().allocate(kMost, 1));
     if (text == nullptr) {
-      space.note(2, "what the program has mapped cannot be told: no memory for the words");
+      space.note(kNoRestart, "what the program has mapped cannot be told: no memory for the words");
       return;
     }
     *fmt::format_to_n(text, kMost - 1, "the program has mapped {}{}{}{}: {}", lost.what,
                       m.path_len != 0 ? " (" : "", std::string_view(m.path, m.path_len),
                       m.path_len != 0 ? ")" : "", lost.why)
          .out = '\0';
-    note_once(space, lost.forbids_restart ? 2 : 1, text);
+    note_once(space, lost.forbids_restart ? kNoRestart : kChanged, text);
   }
 }
 
 std::string_view why_no_restart(const ProcessCapture& capture, const Workspace& space) {
   for (const NoteLine& n : space.notes()) {
-    if (n.severity == 2) return n.text;
+    if (n.severity == kNoRestart) return n.text;
   }
   return capture.descriptors.why_no_restart();
 }

@@ -139,7 +139,7 @@ Result<void> Stop::list_signals(const BackEnd& back_end) {
   if (text == nullptr) return no_memory("the text on timers");
   const long n = parts_.capture.texts.read(ProcessTexts::kTimers, 0, false, text, kText);
   if (n < 0 && has_some_timer()) {
-    parts_.space.note(2,
+    parts_.space.note(kNoRestart,
                       "the program has a POSIX timer (timer_create), and this kernel does not list them in "
                       "/proc/PID/timers "
                       "(CONFIG_CHECKPOINT_RESTORE): after a restart it would have none");
@@ -159,7 +159,7 @@ Result<void> Stop::list_signals(const BackEnd& back_end) {
     if (!parts_.capture.pending.push_back(p)) return no_memory("the list of pending signals");
   }
   if (pending_at_stop.overflow)
-    parts_.space.note(1, "more than 4096 signals are pending: those beyond are lost at restart");
+    parts_.space.note(kChanged, "more than 4096 signals are pending: those beyond are lost at restart");
   return {};
 }
 
@@ -213,7 +213,7 @@ Result<void> Stop::look(Watch& watch) {
   }
   if (!memory_settings::capture_stopped(capture.map.mappings())) {
     parts_.space.note(
-        1,
+        kChanged,
         "the program has more guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts "
         "with a policy (mbind) than are remembered, or this kernel (Linux 6.13, 6.14) shows its guard "
         "regions to nobody: after a restart some are ordinary memory");
@@ -239,15 +239,15 @@ Result<void> Stop::look(Watch& watch) {
   auto system_v = capture_system_v(parts_.space.arena());
   if (!system_v.ok()) return system_v.error();
   capture.system_v = system_v->objects.span();
-  for (const char* why : system_v->forbids_restart) parts_.space.note(2, why);
-  for (const char* what : system_v->lost) parts_.space.note(1, what);
+  for (const char* why : system_v->forbids_restart) parts_.space.note(kNoRestart, why);
+  for (const char* what : system_v->lost) parts_.space.note(kChanged, what);
   samplers.begin_rest();
   clock.end(StopClock::kProcess);
 
   CKPT_TRY(look_at_descriptors(tid, sharers));  // which awaits the samplers
   if (!capture.texts.filtered()) {
     const char* lost = protection_keys::capture_stopped(capture.map.mappings());
-    if (lost != nullptr) parts_.space.note(1, lost);
+    if (lost != nullptr) parts_.space.note(kChanged, lost);
   }
   clock.end(StopClock::kDescriptors);
   return heap_extents::collect_free(capture.still_memory, parts_.space.arena(), capture.free_heap)

@@ -35,13 +35,13 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
   });
   if (job::session() == nullptr && (some_live || (facts.has_children && facts.children.empty()))) {
     space.note(
-        1,
+        kChanged,
         "the program has child processes, which are not in the image: after a restart they have been "
         "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
   }
   if (facts.seccomp_filters > seccomp_state.before_program && !own_filters::come_back()) {
     space.note(
-        1,
+        kChanged,
         "the program has forbidden itself system calls (seccomp) by filters of which not all is known (not "
         "for the whole process, with a listener, or past libc): after a restart it has none, for the "
         "kernel shows them to nobody");
@@ -50,7 +50,7 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
   struct statx root {};
   const bool told = !filtered && sys::call(__NR_statx, AT_FDCWD, "/", 0L, 0L, &root) == 0;
   if (told && (root.stx_attributes_mask & ~root.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
-    space.note(1,
+    space.note(kChanged,
                "the program has changed its root directory (chroot): a restart looks for its files from the "
                "root of ckpt-restart, which is to be run in that directory");
   }
@@ -59,18 +59,18 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
   const bool may_set_them = (facts.process.cap_permitted >> CAP_SETPCAP & 1) != 0;
   if (bits > 0 && (bits & ~kKeepCapabilities) != 0 && !may_set_them) {
     space.note(
-        1,
+        kChanged,
         "the program has changed what being root means to it (PR_SET_SECUREBITS) and given up the right to "
         "do so: after a restart it means what it does by default, unless ckpt-restart has that right "
         "(CAP_SETPCAP)");
   }
   if (saved_process.timers.interval_unknown) {
-    space.note(1,
+    space.note(kChanged,
                "the program's filters (seccomp) refuse to tell what is left of its interval timers "
                "(getitimer): those that run are lost after a restart");
   }
   if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
-    space.note(1,
+    space.note(kChanged,
                "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it "
                "gets none");
   }
@@ -87,7 +87,7 @@ void say(Workspace& space, uint32_t severity, fmt::format_string<Args...> format
 
 template <typename... Args>
 void say(Workspace& space, fmt::format_string<Args...> format, Args&&... args) {
-  say(space, 1, format, std::forward<Args>(args)...);
+  say(space, kChanged, format, std::forward<Args>(args)...);
 }
 
 // 0: it cannot be told.
@@ -136,7 +136,7 @@ void note_other_clocks(Workspace& space) {
   const uint64_t own = namespace_of(this_process.pid, "time"), of_first = namespace_of(first, "time");
   if (own == 0 || of_first == 0 || own == of_first) return;
   space.note(
-      2,
+      kNoRestart,
       "the process has clocks of its own (a time namespace, unshare --time): a restart has one clock for "
       "the whole job; start the first process of the job in that namespace");
 }
@@ -208,7 +208,7 @@ void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space
   // file.
   if (other_files != 0) {
     space.note(
-        2,
+        kNoRestart,
         "a thread has descriptors of its own (unshare(CLONE_FILES)), which are not saved: the program can be "
         "restarted when that thread has ended");
   }
@@ -240,7 +240,7 @@ void note_waits_of_threads(std::span<const StoppedThread> threads, Workspace& sp
   if (!some_wait) return;
   for (const StoppedThread& t : threads) {
     if (t.record.tid == this_process.pid || !has_children(t.record.tid)) continue;
-    say(space, 2,
+    say(space, kNoRestart,
         "thread {} has child processes, and threads of the program wait for their own children alone "
         "(__WNOTHREAD): after a restart all would be children of the first thread; wait for them without it",
         t.record.tid);
@@ -251,7 +251,7 @@ void note_waits_of_threads(std::span<const StoppedThread> threads, Workspace& sp
 void note_keyrings(Workspace& space) {
   if (!seccomp_state.own_keyring.load(std::memory_order_relaxed)) return;
   space.note(
-      1,
+      kChanged,
       "the program has a keyring of its own (keyctl): after a restart it has that of ckpt-restart, without "
       "the keys");
 }
@@ -296,19 +296,19 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
   }
   if (seccomp_state.queue_notice.load(std::memory_order_relaxed)) {
     space.note(
-        1,
+        kChanged,
         "the program has asked to be told of messages in a queue (mq_notify): the kernel ends that when a "
         "checkpoint is taken; it has to ask again, also after a restart");
   }
   if (own_dispatch::is_full()) {
     space.note(
-        2,
+        kNoRestart,
         "more threads of the program catch system calls themselves (PR_SET_SYSCALL_USER_DISPATCH) than "
         "are remembered: the kernel shows to nobody which");
   }
   note_waits_of_threads(threads, space);
   if (directory_notices::is_full()) {
-    space.note(1,
+    space.note(kChanged,
                "the program has asked to be told what happens in more directories (F_NOTIFY) than are "
                "remembered: after a "
                "restart it is not told of all");

@@ -12,6 +12,7 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "image/format/records/note_severity.h"
 #include "libckpt_rt/protect/spare_memory.h"
 
 namespace ckpt {

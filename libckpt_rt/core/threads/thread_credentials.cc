@@ -1,12 +1,12 @@
 #include "libckpt_rt/core/threads/thread_credentials.h"
 
 #include <errno.h>
-#include <linux/capability.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
 
+#include "base/machine/capabilities.h"
 #include "base/protocol/restart_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -21,35 +21,6 @@ constexpr uint64_t kSetsUsers = 1ull << CAP_SETUID | 1ull << CAP_SETGID;
 
 long prctl(int operation, long argument = 0) {
   return sys::call(__NR_prctl, long{operation}, argument, 0L, 0L, 0L);
-}
-
-struct Capabilities {
-  uint64_t effective = 0, permitted = 0, inheritable = 0;
-  bool operator==(const Capabilities&) const = default;
-};
-
-Capabilities capabilities() {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[2] = {};
-  Capabilities all;
-  if (sys::call(__NR_capget, &header, data) != 0) return all;
-  for (int i = 0; i < 2; ++i) {
-    all.effective |= uint64_t{data[i].effective} << (32 * i);
-    all.permitted |= uint64_t{data[i].permitted} << (32 * i);
-    all.inheritable |= uint64_t{data[i].inheritable} << (32 * i);
-  }
-  return all;
-}
-
-long set_capabilities(const Capabilities& all) {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct data[2];
-  for (int i = 0; i < 2; ++i) {
-    data[i].effective = static_cast<uint32_t>(all.effective >> (32 * i));
-    data[i].permitted = static_cast<uint32_t>(all.permitted >> (32 * i));
-    data[i].inheritable = static_cast<uint32_t>(all.inheritable >> (32 * i));
-  }
-  return sys::call(__NR_capset, &header, data);
 }
 
 void read_users(ThreadCredentials& c) {
@@ -82,7 +53,7 @@ long set_users(const ThreadCredentials& wanted, const Capabilities& raised) {
   r = sys::call(__NR_setresuid, wanted.uid[0], wanted.uid[1], wanted.uid[2]);
   if (r != 0) return r;
   // Leaving root's user has taken the effective ones, and the file system's user may be none of the three.
-  set_capabilities(raised);
+  set_own_capabilities(raised);
   sys::call(__NR_setfsuid, wanted.uid[3]);
   ThreadCredentials now;
   read_users(now);
@@ -145,7 +116,7 @@ void save_credentials_in_handler(ThreadCredentials& c) {
   c.known = !is_under_filters();
   if (!c.known) return;
   read_users(c);
-  const Capabilities own = capabilities();
+  const Capabilities own = own_capabilities();
   c.effective = own.effective;
   c.permitted = own.permitted;
   c.inheritable = own.inheritable;
@@ -166,16 +137,16 @@ long become_user_of_thread(const ThreadCredentials& wanted, const ThreadCredenti
   const bool other_user = !same_users(wanted, now);
   if (!other_groups && !other_user) return 0;
   // Leaving root's user takes capabilities away. The thread gets its saved ones when it is the other user.
-  const Capabilities before = capabilities();
+  const Capabilities before = own_capabilities();
   Capabilities raised = before;
   raised.effective |= before.permitted & kSetsUsers;
-  set_capabilities(raised);
+  set_own_capabilities(raised);
   prctl(PR_SET_KEEPCAPS, 1);
   long r = other_groups ? sys::call(__NR_setgroups, long{wanted.group_count}, wanted.groups) : 0;
   const bool without_groups = r != 0;
   if (other_user && (r == 0 || !may_choose)) r = set_users(wanted, raised);
   prctl(PR_SET_KEEPCAPS, 0);
-  set_capabilities(before);
+  set_own_capabilities(before);
   if (r == 0 && !without_groups) return 0;
   if (may_choose) return r;
   notes |= kNoteThreadUser;
@@ -193,7 +164,7 @@ long restore_capabilities_of_thread(const ThreadCredentials& c, const ProcessCap
     if (now < 0 || (secure_bits & ~kKeepCapabilities & ~now) != 0) notes |= kNoteSecureBits;
     if ((secure_bits & kKeepCapabilities) != 0) prctl(PR_SET_KEEPCAPS, 1);
   }
-  const Capabilities now = capabilities();
+  const Capabilities now = own_capabilities();
   Capabilities own = of_process.differ
                          ? Capabilities{of_process.effective, of_process.permitted, of_process.inheritable}
                          : now;
@@ -202,10 +173,10 @@ long restore_capabilities_of_thread(const ThreadCredentials& c, const ProcessCap
            c.inheritable & (now.permitted | now.inheritable)};
   }
   if (own != now) {
-    long r = set_capabilities(own);
+    long r = set_own_capabilities(own);
     // The bounding set is narrower: what is inheritable now may stay so.
     own.inheritable &= now.inheritable;
-    if (r == -EPERM) r = set_capabilities(own);
+    if (r == -EPERM) r = set_own_capabilities(own);
     if (r != 0) return r;
   }
   uint64_t ambient = of_process.ambient;
