@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "tests/descriptors/harness.h"
@@ -273,6 +274,35 @@ TEST_P(Pipes, ATerminalAtTheLowestNumber) {
   trip.verify = [&] { VERIFY(fcntl(3, F_GETFD) == 0); };
   trip.run();
   EXPECT_TRUE(trip.restore_error.empty()) << trip.restore_error;
+}
+
+// What waits to be read from a terminal cannot be saved, and is said also where poll tells no reader of it
+// (fewer bytes than the reader wants at once), and where FIONREAD counts none (the end of input).
+TEST_P(Pipes, InputOfATerminalThatIsNotReadYet) {
+  const auto notes_of = [&](bool lines, int at_once, const std::string& typed) {
+    RoundTrip one;
+    one.executor = GetParam();
+    one.setup = [=] {
+      int master, slave;
+      VERIFY(openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+      struct termios settings {};
+      VERIFY(tcgetattr(slave, &settings) == 0);
+      settings.c_lflag &= ~static_cast<tcflag_t>(ECHO | (lines ? 0 : ICANON));
+      settings.c_cc[VMIN] = static_cast<cc_t>(lines ? settings.c_cc[VMIN] : at_once);
+      VERIFY(tcsetattr(slave, TCSANOW, &settings) == 0);
+      VERIFY(write(master, typed.data(), typed.size()) == static_cast<ssize_t>(typed.size()));
+    };
+    one.run();
+    std::string said;
+    for (const std::string& note : one.notes) said += note;
+    return said;
+  };
+  EXPECT_EQ(notes_of(false, 3, ""), "");
+  EXPECT_NE(notes_of(false, 1, "ab").find("is not read yet"), std::string::npos);
+  EXPECT_NE(notes_of(false, 3, "ab").find("is not read yet"), std::string::npos);
+  EXPECT_EQ(notes_of(true, 0, ""), "");
+  EXPECT_NE(notes_of(true, 0, "ab\n").find("is not read yet"), std::string::npos);
+  EXPECT_NE(notes_of(true, 0, "\4").find("is not read yet"), std::string::npos);
 }
 
 }  // namespace

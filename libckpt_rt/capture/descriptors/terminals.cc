@@ -20,11 +20,14 @@ namespace {
 
 constexpr unsigned kGetPeer = 0x5441;  // TIOCGPTPEER
 
-bool has_bytes(int terminal) {
+// The poll makes the kernel pass on what is under way between the ends. FIONREAD alone then tells all bytes
+// that wait: poll is silent about fewer than a slave without lines wants at once (VMIN).
+bool has_bytes(int terminal, short& events) {
   pollfd ready{terminal, POLLIN, 0};
   int waiting = 0;
-  return sys::call(__NR_poll, &ready, 1L, 0L) == 1 && (ready.revents & POLLIN) != 0 &&
-         sys::call(__NR_ioctl, terminal, FIONREAD, &waiting) == 0 && waiting != 0;
+  sys::call(__NR_poll, &ready, 1L, 0L);
+  events = ready.revents;
+  return sys::call(__NR_ioctl, terminal, FIONREAD, &waiting) == 0 && waiting != 0;
 }
 
 // Does input wait to be read: bytes that were typed, so to speak? The other end is opened for a moment; not
@@ -39,7 +42,9 @@ bool has_input(int master, bool& stopped) {
   // A stopped slave takes nothing although the master has nothing to read.
   pollfd ready_to_write{slave.get(), POLLOUT, 0};
   stopped = sys::call(__NR_poll, &ready_to_write, 1L, 0L) == 0;
-  return has_bytes(slave.get());
+  // An end of input (Ctrl-D) on an empty line waits as a line without bytes: poll alone tells it.
+  short events = 0;
+  return has_bytes(slave.get(), events) || (events & POLLIN) != 0;
 }
 
 }  // namespace
@@ -75,7 +80,8 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   detail.columns = size.ws_col;
   detail.width = size.ws_xpixel;
   detail.height = size.ws_ypixel;
-  const bool output = has_bytes(master.get());
+  short events = 0;
+  const bool output = has_bytes(master.get(), events);
   bool stopped = false;
   const bool passing = output || ((detail.flags & kMasterLocked) == 0 && has_input(master.get(), stopped));
   if (stopped) detail.flags |= kMasterStopped;
