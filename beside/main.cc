@@ -79,12 +79,12 @@ bool may_have_library(int pid) {
   auto there = process.await_program();
   if (!there.ok()) _exit(fail(there.error()));
   if (!*there) _exit(1);  // it could not be executed, and has said so
-  const auto let_go = [&](uint64_t open) { _exit(process.let_go(open).ok() ? 0 : 1); };
-  if (!may_have_library(pid)) let_go(0);
+  const auto detach = [&](uint64_t open) { _exit(process.detach(open).ok() ? 0 : 1); };
+  if (!may_have_library(pid)) detach(0);
   auto put = put_library_beside(process, own);
   const auto bit = [](int signal) { return 1ull << (signal - 1); };
-  if (put.ok()) let_go(bit(*put) | bit(kSignalBeside));
-  if (or_alone) let_go(0);
+  if (put.ok()) detach(bit(*put) | bit(kSignalBeside));
+  if (or_alone) detach(0);
   process.end(fail(put.error()));
   _exit(1);
 }

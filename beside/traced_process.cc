@@ -210,7 +210,7 @@ Result<void> TracedProcess::set_to_begin_itself(uint64_t mask) {
   return {};
 }
 
-Result<void> TracedProcess::let_go(uint64_t open) {
+Result<void> TracedProcess::detach(uint64_t open) {
   const bool is_its_child = getppid() == pid_ && trapped_.rsi != 0;
   CKPT_TRY(is_its_child ? set_to_begin_itself(mask_ & ~open) : set_as_at_entry(mask_ & ~open));
   // Else SIGCONT has come since: it would have ended the stop, and waits.

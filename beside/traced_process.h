@@ -21,16 +21,16 @@ class TracedProcess {
  public:
   explicit TracedProcess(int pid) : pid_(pid) {}
 
-  // The process goes on until it executes a program. If this process ends before let_go(), however it ends,
+  // The process goes on until it executes a program. If this process ends before detach(), however it ends,
   // that one is killed.
   Result<void> seize();
-  // Behind that: all signals are blocked, and its state is remembered for let_go(). False: the process ended,
+  // Behind that: all signals are blocked, and its state is remembered for detach(). False: the process ended,
   // since it could not execute one.
   Result<bool> await_program();
   // open: signals that the program is not to begin with blocked. A stop that came meanwhile comes now. Where
   // this process, the tracer, is by now a child of that one, the latter waits for its end before it begins.
-  Result<void> let_go(uint64_t open);
-  // In place of let_go(): the program ends, and has done nothing.
+  Result<void> detach(uint64_t open);
+  // In place of detach(): the program ends, and has done nothing.
   void end(int exit_code);
 
   const user_regs_struct& at_entry() const { return entry_; }

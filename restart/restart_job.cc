@@ -81,13 +81,13 @@ Json describe(const JobPlan& job) {
 }
 
 // What one attempt has besides the plan. Its thread has ended when it goes.
-class Attempt {
+class RestartAttempt {
  public:
-  Attempt(const JobPlan& job, const NamespaceChoice& choice, const RestartOptions& options)
+  RestartAttempt(const JobPlan& job, const NamespaceChoice& choice, const RestartOptions& options)
       : job_(job), choice_(choice), options_(options) {}
-  ~Attempt() { stop_feeding(); }
-  Attempt(const Attempt&) = delete;
-  Attempt& operator=(const Attempt&) = delete;
+  ~RestartAttempt() { stop_feeding(); }
+  RestartAttempt(const RestartAttempt&) = delete;
+  RestartAttempt& operator=(const RestartAttempt&) = delete;
 
   // From the planter's first instruction to the release of all threads.
   Result<JobOutcome> run() {
@@ -392,7 +392,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   if (!options.detach) terminal.set_as_saved(job->root().image->meta());
   // Orphans of the present pid namespace are ours until all are where they belong.
   if (!choice->new_pid) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  std::optional<Attempt> attempt;
+  std::optional<RestartAttempt> attempt;
   attempt.emplace(*job, *choice, options);
   auto outcome = attempt->run();
   if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&

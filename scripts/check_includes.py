@@ -71,6 +71,26 @@ ROOMS = [
     ("cli/program", "cli/hosts plugins"),
     ("cli", "cli/plan cli/gather cli/program"),
 ]
+# Folders of one room that are one floor: each of a line's leads to each other of them by includes. No other folders may.
+ONE_FLOOR = [
+    "cli/back cli/back/descriptors cli/back/job",
+    "cli/hosts cli/hosts/agent cli/hosts/head cli/hosts/restart",
+    "cli/image cli/image/core",
+    "cluster/srun cluster/srun/asked cluster/srun/launcher cluster/srun/node cluster/srun/pmi cluster/srun/pmix",
+    "copier copier/shared",
+    "image/format image/format/encryption",
+    "image/read image/read/sources",
+    "image/write image/write/compress image/write/sink",
+    "job/capture job/capture/coordinator",
+    "libckpt_rt/capture/advice libckpt_rt/capture/descriptors libckpt_rt/capture/memory libckpt_rt/capture/process libckpt_rt/capture/rings "
+    "libckpt_rt/capture/sockets",
+    "libckpt_rt/checkpoint libckpt_rt/checkpoint/back_ends",
+    "libckpt_rt/checkpoint/image libckpt_rt/checkpoint/stages libckpt_rt/checkpoint/stages/memory",
+    "libckpt_rt/interpose libckpt_rt/interpose/addresses libckpt_rt/interpose/descriptors libckpt_rt/interpose/memory "
+    "libckpt_rt/interpose/process libckpt_rt/interpose/signals libckpt_rt/interpose/system_v libckpt_rt/interpose/waits",
+    "restart/plan restart/plan/memory restart/plan/vdso",
+    "timewarp/engine timewarp/engine/queue timewarp/mpi timewarp/state",
+]
 # A floor of libckpt_rt, job, restart or cli may include all that the floors it names may.
 INHERIT = ("libckpt_rt/", "job/", "restart/", "cli/")
 RULES = "libckpt_rt/core/preload_rules.h"
@@ -151,20 +171,55 @@ def violations(root, rooms=ROOMS):
     return list(dict.fromkeys(found))
 
 
+def cycles(root, rooms=ROOMS):
+    """Folders that lead to each other by includes, all together: a line as in ONE_FLOOR for each such set. A header and its source file
+    are their folder's."""
+    below = {}
+    for top in sorted({room.split("/")[0] for room, _ in rooms}):
+        for path in sources(root, top):
+            others = below.setdefault(os.path.dirname(path), set())
+            others |= {os.path.dirname(header) for header in includes(root, path)
+                       if header not in (RULES, RULES_BELOW) and os.path.exists(os.path.join(root, header))}
+
+    def reached(folder):
+        found, left = set(), [folder]
+        while left:
+            new = below.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+    reach = {folder: reached(folder) - {folder} for folder in below}
+    together = ({folder} | {other for other in reach[folder] if folder in reach.get(other, ())} for folder in below)
+    return sorted({" ".join(sorted(folders)) for folders in together if len(folders) > 1})
+
+
+def unnamed_cycles(root, rooms=ROOMS, one_floor=None):
+    one_floor = ONE_FLOOR if one_floor is None else one_floor
+    there = cycles(root, rooms)
+    yield from (f"folders that include each other, and are no floor of ONE_FLOOR: {line}" for line in there if line not in one_floor)
+    yield from (f"ONE_FLOOR: these do not include each other, or not only these: {line}" for line in one_floor if line not in there)
+
+
 def table(rooms=ROOMS):
     """The table as docs/floors.md quotes it."""
     width = max(len(room) for room, _ in rooms) + 2
     return "\n".join(f"{room:<{width}}{below or '-'}" for room, below in rooms)
 
 
+def floor_lines(one_floor=None):
+    """ONE_FLOOR as docs/floors.md quotes it."""
+    return "\n".join(ONE_FLOOR if one_floor is None else one_floor)
+
+
 def main():
     if "--table" in sys.argv:
-        print(table())
+        print(table() + "\n\n" + floor_lines())
         return 0
-    found = violations(ROOT) + list(without_a_room(ROOT))
+    found = violations(ROOT) + list(without_a_room(ROOT)) + list(unnamed_cycles(ROOT))
     with open(os.path.join(ROOT, "docs/floors.md"), encoding="utf-8") as f:
-        if table() not in f.read():
-            found.append("docs/floors.md: does not quote the table (scripts/check_includes.py --table)")
+        text = f.read()
+        if table() not in text or floor_lines() not in text:
+            found.append("docs/floors.md: does not quote the tables (scripts/check_includes.py --table)")
     for line in found:
         print(line)
     return 1 if found else 0

@@ -37,7 +37,7 @@ double steps_until(const std::vector<bench::Tick>& ticks, int64_t at) {
 }
 
 // A thread's gaps that touch a checkpoint.
-std::vector<Span> gaps_within(const ThreadRecord& thread, const Checkpoint& c) {
+std::vector<Span> gaps_within(const WorkerRecord& thread, const Checkpoint& c) {
   std::vector<Span> spans;
   auto first =
       std::lower_bound(thread.gaps.begin(), thread.gaps.end(), c.begin_ns,
@@ -50,12 +50,12 @@ std::vector<Span> gaps_within(const ThreadRecord& thread, const Checkpoint& c) {
 
 }  // namespace
 
-std::vector<ThreadRecord> read_record(const std::string& path) {
+std::vector<WorkerRecord> read_record(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::vector<ThreadRecord> threads;
+  std::vector<WorkerRecord> threads;
   bench::RecordHeader header;
   while (file.read(reinterpret_cast<char*>(&header), sizeof(header))) {
-    ThreadRecord& t = threads.emplace_back();
+    WorkerRecord& t = threads.emplace_back();
     t.unrecorded = header.unrecorded;
     t.gaps.resize(header.gaps);
     t.ticks.resize(header.ticks);
@@ -69,12 +69,12 @@ std::vector<ThreadRecord> read_record(const std::string& path) {
   return threads;
 }
 
-Seen compare(std::span<const ThreadRecord> threads, std::span<const Checkpoint> checkpoints) {
+Seen compare(std::span<const WorkerRecord> threads, std::span<const Checkpoint> checkpoints) {
   Seen seen;
   const double count = static_cast<double>(threads.size());
   // Progress while no checkpoint is taken: between the first and the last tick, less the checkpoints.
   double steps = 0, time = 0;
-  for (const ThreadRecord& t : threads) {
+  for (const WorkerRecord& t : threads) {
     seen.unrecorded += t.unrecorded;
     if (t.ticks.empty()) continue;
     steps += static_cast<double>(t.ticks.back().steps - t.ticks.front().steps);
@@ -89,7 +89,7 @@ Seen compare(std::span<const ThreadRecord> threads, std::span<const Checkpoint> 
 
   for (const Checkpoint& c : checkpoints) {
     std::vector<std::vector<Span>> gaps;
-    for (const ThreadRecord& t : threads) gaps.push_back(gaps_within(t, c));
+    for (const WorkerRecord& t : threads) gaps.push_back(gaps_within(t, c));
     std::vector<Span> all_stood = gaps.front();
     for (const auto& g : gaps) all_stood = common(all_stood, g);
     auto longest = std::max_element(all_stood.begin(), all_stood.end(),
@@ -109,7 +109,7 @@ Seen compare(std::span<const ThreadRecord> threads, std::span<const Checkpoint> 
     seen.pauses.push_back(static_cast<double>(pause));
     seen.largest_gaps.push_back(static_cast<double>(largest));
     double done = 0;
-    for (const ThreadRecord& t : threads)
+    for (const WorkerRecord& t : threads)
       done += steps_until(t.ticks, c.end_ns) - steps_until(t.ticks, c.begin_ns);
     const double window = static_cast<double>(c.end_ns - c.begin_ns);
     const double share = rate > 0 ? 1 - done / (rate * count * window) : 0;
@@ -117,7 +117,7 @@ Seen compare(std::span<const ThreadRecord> threads, std::span<const Checkpoint> 
     seen.lost.push_back(share * window);
   }
 
-  for (const ThreadRecord& t : threads) {
+  for (const WorkerRecord& t : threads) {
     auto c = checkpoints.begin();
     for (const bench::Gap& g : t.gaps) {
       while (c != checkpoints.end() && c->end_ns <= g.begin_ns) ++c;

@@ -12,13 +12,13 @@
 
 namespace latency {
 
-struct ThreadRecord {
+struct WorkerRecord {
   std::vector<bench::Gap> gaps;
   std::vector<bench::Tick> ticks;
   uint64_t unrecorded = 0;
 };
 // Throws Failure.
-std::vector<ThreadRecord> read_record(const std::string& path);
+std::vector<WorkerRecord> read_record(const std::string& path);
 
 // All in ns.
 struct Seen {
@@ -34,6 +34,6 @@ struct Seen {
   uint64_t unrecorded = 0;
   double steps_per_second = 0;  // without a checkpoint, all threads
 };
-Seen compare(std::span<const ThreadRecord> threads, std::span<const Checkpoint> checkpoints);
+Seen compare(std::span<const WorkerRecord> threads, std::span<const Checkpoint> checkpoints);
 
 }  // namespace latency

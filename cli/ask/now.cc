@@ -91,7 +91,7 @@ void add_notes(Answer* answer) {
   const std::string job = text_of(*answer, "job");
   auto reached = reach_keeper_images(job.empty() ? text_of(*answer, "image") : job);
   if (!reached.ok()) return;
-  const SaidByImages said = job.empty() ? said_by_image(*reached) : said_by_job(*reached);
+  const ImageNotes said = job.empty() ? notes_of_image(*reached) : notes_of_job(*reached);
   for (const std::string& note : said.notes) answer->emplace_back("note", printable(note));
   for (const std::string& why : said.no_restart) answer->emplace_back("no_restart", printable(why));
 }

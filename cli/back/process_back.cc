@@ -14,8 +14,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/bytes.h"
 #include "base/clock.h"
+#include "base/memory/bytes.h"
 #include "base/protocol/back_gate.h"
 #include "base/protocol/library_notes.h"
 #include "cli/back/program_look.h"

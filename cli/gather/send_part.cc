@@ -143,8 +143,7 @@ class Sender {
     if (known_.insert(part).second) parts_.push_back(part);
   }
 
-  // What this image is an increment to. Of an encrypted one nobody knows it without the key: then all older
-  // parts.
+  // Adds the parent. Its name is unreadable without the key; then adds all older parts.
   Result<void> add_parent(const std::string& image) {
     const std::string full = directory_ + "/" + image;
     const ScopedFd fd(open(full.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));

@@ -29,7 +29,7 @@ bool append_post(std::string& mail, const std::string& text) {
 
 }  // namespace
 
-Json said_of_posts(const Answer& lines, uint64_t id) {
+Json message_of_posts(const Answer& lines, uint64_t id) {
   Json said{{"say", "posts"}, {"id", id}, {"any", false}, {"posts", Json::array()}};
   for (const auto& [key, value] : lines) {
     if (key == "posts") said["any"] = true;
@@ -55,7 +55,7 @@ std::vector<std::string> names_of(Crew& crew) {
   return names;
 }
 
-Json said_of_delivery(const cluster::PostOffice::Delivery& delivery, uint64_t id) {
+Json message_of_delivery(const cluster::PostOffice::Delivery& delivery, uint64_t id) {
   return {{"say", "posts"}, {"id", id}, {"more", delivery.more}, {"posts", delivery.texts}};
 }
 

@@ -12,12 +12,12 @@
 
 namespace ckpt::cli {
 
-// Agent: what the coordinator's lines say ("post HOST PID HEX", "posts 1"), for the head.
-Json said_of_posts(const Answer& lines, uint64_t id);
+// Agent, for the head: what the coordinator's lines say ("post HOST PID HEX", "posts 1").
+Json message_of_posts(const Answer& lines, uint64_t id);
 // Head: what an agent says.
 std::vector<cluster::PostOffice::Post> posts_in(const Json& said);
 std::vector<std::string> names_of(Crew& crew);
-Json said_of_delivery(const cluster::PostOffice::Delivery& delivery, uint64_t id);
+Json message_of_delivery(const cluster::PostOffice::Delivery& delivery, uint64_t id);
 // Agent: what the coordinator gets of it, behind kStepContinue (base/protocol/control_protocol.h).
 std::string mail_of(const Json& said);
 

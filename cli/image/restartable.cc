@@ -25,8 +25,8 @@ std::vector<std::string> what_forbids_restart(const ImageMeta& meta) {
   return reasons;
 }
 
-SaidByImages said_by_image(const std::string& path) {
-  SaidByImages said;
+ImageNotes notes_of_image(const std::string& path) {
+  ImageNotes said;
   auto image = ImageReader::open(path);
   if (!image.ok()) return said;  // of another mount namespace, encrypted, or pruned meanwhile
   for (const ParsedNote& n : image->meta().notes) {
@@ -36,13 +36,13 @@ SaidByImages said_by_image(const std::string& path) {
   return said;
 }
 
-SaidByImages said_by_job(const std::string& path) {
-  SaidByImages all;
+ImageNotes notes_of_job(const std::string& path) {
+  ImageNotes all;
   const JobEntry job = examine_job(path);
   for (const ManifestMember& m : job.manifest.members) {
     if (m.image.empty()) continue;
     const std::string whose = fmt::format("process {} ({}): ", m.pid, m.name);
-    const SaidByImages said = said_by_image(path + "/" + m.image);
+    const ImageNotes said = notes_of_image(path + "/" + m.image);
     for (const std::string& note : said.notes) all.notes.push_back(whose + note);
     for (const std::string& why : said.no_restart) all.no_restart.push_back(whose + why);
     // A daemon's child that has given up root (restart/job/job_plan.cc refuses it without the option).

@@ -17,13 +17,13 @@ namespace ckpt::cli {
 std::vector<std::string> what_forbids_restart(const ImageMeta& meta);
 
 // What images say of what comes back changed, and of what cannot come back.
-struct SaidByImages {
+struct ImageNotes {
   std::vector<std::string> notes, no_restart;
 };
-SaidByImages said_by_image(const std::string& path);
+ImageNotes notes_of_image(const std::string& path);
 // Of all images of a job's checkpoint, each line with its process. path: its directory,
 // of a keeper as it is reached.
-SaidByImages said_by_job(const std::string& path);
+ImageNotes notes_of_job(const std::string& path);
 
 // nullopt: it can be restarted here and now. Else why not, with ckpt-restart's exit code.
 std::optional<Error> why_not_restartable_here(const std::string& image, const std::string& key_file);

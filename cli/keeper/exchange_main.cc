@@ -187,7 +187,7 @@ class Work {
     return words_.valid() && write_head(words_, text) ? Result<void>() : cannot(words_of_part(part_.name));
   }
 
-  // Of differences, which are written already, and of the checks of all. False: without them there is room.
+  // Is there room for the checks, beside the differences already written?
   bool has_room_for(const keeper::PartStream& plain, const std::vector<keeper::PartFile>& made) const {
     struct statvfs fs;
     if (!wanted_.holders.empty() || fstatvfs(words_.get(), &fs) != 0) return true;
@@ -349,7 +349,7 @@ ExitCode run_exchange() {
     }
     if (!done.ok()) {
       work.tidy();
-      write_line(STDIN_FILENO, said_of(done.error()));
+      write_line(STDIN_FILENO, message_of_error(done.error()));
       return done.error().code;
     }
     write_line(STDIN_FILENO, *done);

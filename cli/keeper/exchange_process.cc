@@ -96,7 +96,7 @@ Json ExchangeProcess::hear() {
   return {{"say", "failed"}, {"code", 70}, {"text", fmt::format("{} ended without a word", command_)}};
 }
 
-Json said_in_exchange(Json line, uint64_t id) {
+Json message_of_exchange(Json line, uint64_t id) {
   line["id"] = id;
   const std::string say = line.value("say", "");
   if (say == "failed") {
@@ -107,7 +107,7 @@ Json said_in_exchange(Json line, uint64_t id) {
   return line;
 }
 
-Json said_in_save(Json line, uint64_t id) {
+Json message_of_save(Json line, uint64_t id) {
   line["id"] = id;
   if (line.value("say", "") == "failed")
     line["of"] = "save";
@@ -116,13 +116,13 @@ Json said_in_save(Json line, uint64_t id) {
   return line;
 }
 
-Json said_in_back(Json line, uint64_t id) {
+Json message_of_back(Json line, uint64_t id) {
   line["id"] = id;
   line["say"] = "back_" + line.value("say", "failed");
   return line;
 }
 
-Json said_of(const Error& error) {
+Json message_of_error(const Error& error) {
   return {{"say", "failed"},
           {"code", static_cast<int>(error.code)},
           {"errno", error.sys_errno},

@@ -65,13 +65,13 @@ class ExchangeProcess {
 
 // The same line as the agent tells it to the head: "exchange_port", "exchange_done", or "failed" of
 // "exchange".
-Json said_in_exchange(Json line, uint64_t id = 0);
+Json message_of_exchange(Json line, uint64_t id = 0);
 // "saved", or "failed" of "save".
-Json said_in_save(Json line, uint64_t id);
+Json message_of_save(Json line, uint64_t id);
 // "back_step", "back_done" or "back_failed": of this host's processes on their way back
 // (cli/back/job/job_back.h).
-Json said_in_back(Json line, uint64_t id);
-Json said_of(const Error& error);
+Json message_of_back(Json line, uint64_t id);
+Json message_of_error(const Error& error);
 
 // The process; its socket is standard input.
 ExitCode run_exchange();

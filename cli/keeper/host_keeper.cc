@@ -87,7 +87,7 @@ Json has_part(const Json& question) {
   const std::string part = question.value("part", "");
   if (keeper_part(part) != 0) {
     if (auto r = start_host_keeper(part, question.value("memory", uint64_t{0})); !r.ok())
-      return said_in_exchange(said_of(r.error()));
+      return message_of_exchange(message_of_error(r.error()));
   }
   const ReachedPart reached = reach_part(part);
   const std::string sum = checksum_of_file(reached.path + "/" + kManifestName);

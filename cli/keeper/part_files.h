@@ -17,7 +17,7 @@ namespace ckpt::cli {
 
 // Without a name, for reading and writing. Invalid: errno says why.
 ScopedFd open_nameless(int directory);
-// Another of that name goes first: it is of a checkpoint that does not count. False: errno says why.
+// Removes an existing file of this name; its checkpoint was never committed. False: errno says why.
 bool give_name(const ScopedFd& file, int directory, const std::string& name);
 
 // Checks, and differences, whose part is not there any more, and is not being computed either.

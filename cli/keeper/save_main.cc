@@ -57,7 +57,7 @@ ExitCode run_save() {
   } catch (const std::exception& e) {
     done = make_error(ExitCode::kUsage, 0, "keeper-save: got what it does not understand ({})", e.what());
   }
-  write_line(STDIN_FILENO, done.ok() ? *done : said_of(done.error()));
+  write_line(STDIN_FILENO, done.ok() ? *done : message_of_error(done.error()));
   return done.ok() ? ExitCode::kOk : done.error().code;
 }
 

@@ -173,12 +173,12 @@ void take_answer(const nlohmann::json& answer, std::vector<Finding>& findings) {
            answer.value("mode", ""), answer.value("bytes_memory", uint64_t{0}),
            static_cast<double>(answer.value(members > 0 ? "job_pause_ns" : "pause_ns", int64_t{0})) / 1e6),
        "", ""});
-  add_said_by_images(answer, "the image is written, and no restart of it can be", findings);
+  add_notes_of_images(answer, "the image is written, and no restart of it can be", findings);
 }
 
 }  // namespace
 
-void add_said_by_images(const Json& answer, const char* effect, std::vector<Finding>& findings) {
+void add_notes_of_images(const Json& answer, const char* effect, std::vector<Finding>& findings) {
   for (const auto& note : answer.value("notes", Json::array()))
     findings.push_back({"note", "not as it was", Level::kLimited, note.get<std::string>(), "", ""});
   for (const auto& why : answer.value("why_not_restartable", Json::array()))

@@ -29,7 +29,7 @@ struct Trial {
 Trial& interrupted(Trial& trial);
 
 // Of an answer of `ckpt now`: what comes back changed, and what cannot come back. effect: of the latter.
-void add_said_by_images(const Json& answer, const char* effect, std::vector<Finding>& findings);
+void add_notes_of_images(const Json& answer, const char* effect, std::vector<Finding>& findings);
 
 // At which moment of the program the checkpoint is taken.
 struct TrialMoment {

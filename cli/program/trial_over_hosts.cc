@@ -216,7 +216,7 @@ Trial try_over_hosts(const std::string& hosts, const std::string& launch,
     return give_up(now.error().code, "checkpoint", "no checkpoint", std::string(now.error().message()), "");
   const auto answer = nlohmann::json::parse(now->text, nullptr, false);
   if (now->status != 0 && answer.is_object()) {
-    add_said_by_images(answer, "no checkpoint counts with it", trial.findings);
+    add_notes_of_images(answer, "no checkpoint counts with it", trial.findings);
     trial.exit = code_of(*now);
     return trial;
   }
@@ -227,7 +227,7 @@ Trial try_over_hosts(const std::string& hosts, const std::string& launch,
                             fmt::format("a job on {} hosts, all stood {:.3g} ms", answer.value("hosts", 0),
                                         static_cast<double>(answer.value("stop_ns", int64_t{0})) / 1e6),
                             "", ""});
-  add_said_by_images(answer, "", trial.findings);
+  add_notes_of_images(answer, "", trial.findings);
   auto check = run_command({command_path("ckpt-restart"), "--check", "--hosts", hosts, "--launch", launch,
                             answer.value("checkpoint", images)},
                            true, -1, signals.for_command());

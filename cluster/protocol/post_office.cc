@@ -19,7 +19,7 @@ void PostOffice::begin() {
   }
 }
 
-void PostOffice::hand_in(size_t host, bool any, std::vector<Post> posts) {
+void PostOffice::submit(size_t host, bool any, std::vector<Post> posts) {
   Host& h = hosts_[host];
   if (h.handed_in || h.gone) return;
   h.handed_in = true;

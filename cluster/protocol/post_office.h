@@ -28,11 +28,11 @@ class PostOffice {
   explicit PostOffice(std::vector<std::string> hosts);
 
   void begin();  // a checkpoint
-  // any: did some process there post anything, also to processes of its own host? A host that hands in a
+  // any: did some process there post anything, also to processes of its own host? A host that submits a
   // second time in one round is ignored.
-  void hand_in(size_t host, bool any, std::vector<Post> posts);
+  void submit(size_t host, bool any, std::vector<Post> posts);
   void comes_no_more(size_t host);
-  // All have handed in: what each host gets, in the order of hosts, and the next round begins. Empty: not
+  // All have submitted: what each host gets, in the order of hosts, and the next round begins. Empty: not
   // yet.
   std::vector<Delivery> hand_out();
   // Which hosts of a delivery wait for it.

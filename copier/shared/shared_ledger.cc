@@ -21,9 +21,9 @@ bool swap_is_empty() {
   return sys::call(__NR_sysinfo, &memory) == 0 && memory.freeswap == memory.totalswap;
 }
 
-// Pages of the part that may exist, of which there are at most 64: bit 0 is the first. To read one that does
-// not exist would make it. A page in swap does not count as resident: as long as anything is in swap all may
-// exist.
+// Pages of the part that may exist, of which there are at most 64: bit 0 is the first. A page that is not
+// resident counts as existing while anything is swapped, for it may be in swap. To read a page that does not
+// exist would make it.
 uint64_t existing_pages(AddrRange part) {
   const uint64_t pages = part.size() / kPageSize, all = first_pages(pages);
   unsigned char resident[64];

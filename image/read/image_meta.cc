@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "base/units.h"
 #include "image/format/io_error.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "image/read/image_meta.h"
 
 namespace ckpt {

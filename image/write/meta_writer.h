@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "image/format/records/process_records.h"
 
 namespace ckpt {

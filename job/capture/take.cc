@@ -83,7 +83,7 @@ Result<void> refuse_hidden_root() {
 
 }  // namespace
 
-Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)()) {
+Result<CheckpointCost> take(const TakeOptions& options, TakeReport& report, bool (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
   // A process that is made past libc, or ends so, comes into any attempt or not, and an attempt is short.
   constexpr uint32_t kMoreForComings = 16;

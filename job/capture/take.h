@@ -21,7 +21,7 @@ struct TakeOptions {
   HostsPart part = {};
   bool over_hosts() const { return hosts_socket >= 0; }
 };
-struct Report {
+struct TakeReport {
   uint32_t members = 0;  // images; 0: of one process, as without jobs
   uint32_t left_out = 0, ended = 0;
   uint32_t attempts = 0;
@@ -34,7 +34,7 @@ struct Report {
 // On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members
 // that want us in their checkpoint; called while we wait for the lock of the directory. serve_joins returns
 // false when the job is to go back: then take() gives up.
-Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)());
+Result<CheckpointCost> take(const TakeOptions& options, TakeReport& report, bool (*serve_joins)());
 
 // An agent that was asked to join: base/protocol/control_protocol.h, kJoin. `socket` leads to the
 // coordinator.

@@ -99,10 +99,10 @@ void BackRun::come_to(uint32_t barrier, bool draining) {
       gate_.come_to(barrier);
       come = true;
     }
-    const JobGate::Waited waited =
+    const MemberGate::Waited waited =
         gate_.await(barrier, asker_is_gone(), draining ? kDrainAgainNs : kLookAgainNs);
-    if (waited == JobGate::Waited::kAll) return;
-    if (waited == JobGate::Waited::kFailed) die("another process of the job", 0, 0);
+    if (waited == MemberGate::Waited::kAll) return;
+    if (waited == MemberGate::Waited::kFailed) die("another process of the job", 0, 0);
     if (!come && now_ns() - began > kLongestNs) die("emptying a connection", -ETIMEDOUT, 0);
   }
 }

@@ -10,7 +10,7 @@
 //   commit    threads parked and made; the asker's word that files are cut. A failure before it: the program
 //             goes on as it was. A failure after it: it is killed, and a line says why
 //   go on     memory, descriptors, settings, signals, timers; then all threads at once
-// A job has more stages in between: job_gate.h, back_job.cc.
+// A job has more stages in between: member_gate.h, back_job.cc.
 //
 // Owner:     libckpt_rt, back*.cc. Callers: the agent, one at a time.
 // Never:     uses the library's data between commit and the end, except where a comment says so. Allocates
@@ -19,7 +19,7 @@
 
 #include "base/protocol/back_protocol.h"
 #include "base/sockets/opened_connection.h"
-#include "libckpt_rt/back/job_gate.h"
+#include "libckpt_rt/back/member_gate.h"
 #include "libckpt_rt/back/parked_threads.h"
 #include "libckpt_rt/back/present_state.h"
 #include "libckpt_rt/capture/memory/memory_map.h"
@@ -119,7 +119,7 @@ class BackRun {
   }
 
   const int socket_;
-  JobGate gate_;
+  MemberGate gate_;
   bool held_ = false;
   uint32_t part_ = 0;  // of the changes of descriptors
   OpenedConnection* opened_ = nullptr;

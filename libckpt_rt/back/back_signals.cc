@@ -6,7 +6,7 @@
 
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/process/process_state.h"
-#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/stages/callbacks.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -18,7 +18,7 @@
 #include "libckpt_rt/capture/advice/memory_advice.h"
 #include "libckpt_rt/capture/memory/probes.h"
 #include "libckpt_rt/capture/process/process_state.h"
-#include "libckpt_rt/checkpoint/back_ends/back_end.h"
+#include "libckpt_rt/checkpoint/stages/back_end.h"
 #include "libckpt_rt/checkpoint/stages/files/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
@@ -253,7 +253,7 @@ Result<void> Attempt::describe() {
   return image.sink().set_meta(meta.span());
 }
 
-job::Written told_of(const CheckpointCost& cost) {
+job::Written to_written_message(const CheckpointCost& cost) {
   job::Written facts{cost.resumed_ns, cost.bytes_memory, cost.bytes_written, cost.image_state, {}};
   static_assert(sizeof(facts.why_not_restartable) == sizeof(cost.why_not_restartable));
   std::memcpy(facts.why_not_restartable, cost.why_not_restartable, sizeof(cost.why_not_restartable));

@@ -3,7 +3,7 @@
 //   prepare   the program runs: memory for lists, name and file of the image, mappings, descriptors,
 //             threads of ours; what the back end does ahead of the stop
 //   stop      threads stand; what the kernel knows of the process        (stages/stop.h)
-//   memory    the back end protects or copies memory                     (back_ends/back_end.h)
+//   memory    the back end protects or copies memory                     (back_end.h)
 //   finish    threads go on; the rest is copied, written and committed   (the back end)
 //
 // Owner:     take_checkpoint(), on the agent's stack. Callers: the agent.
@@ -74,6 +74,6 @@ struct Attempt {
 Result<void> run_stages(Attempt& attempt, BackEnd& back_end);
 
 // What a member of a job tells of its image.
-job::Written told_of(const CheckpointCost& cost);
+job::Written to_written_message(const CheckpointCost& cost);
 
 }  // namespace ckpt

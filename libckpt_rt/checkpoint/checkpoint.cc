@@ -121,7 +121,7 @@ Result<CheckpointCost> take_checkpoint() {
       result = run_attempt(method, attempt);
       points::at("checkpoint.run");
       outcome = attempt.outcome;
-      if (result.ok()) result = job::written(told_of(cost));
+      if (result.ok()) result = job::written(to_written_message(cost));
       outcome.keeps_watch = outcome.keeps_watch && result.ok();
       if (result.ok()) in_force::remember(attempt.in_force);
       if (result.ok()) prune_and_log(settings, cost, attempt.image.key());

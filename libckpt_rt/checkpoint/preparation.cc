@@ -11,7 +11,7 @@
 #include "base/memory/large_table.h"
 #include "job/format/wire.h"
 #include "job/session/session.h"
-#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/stages/callbacks.h"
 #include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"

@@ -4,8 +4,8 @@
 #include <new>
 
 #include "base/memory/fork_path.h"
+#include "libckpt_rt/checkpoint/account/progress.h"
 #include "libckpt_rt/checkpoint/preparation.h"
-#include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/threads/late_signals.h"
 #include "libckpt_rt/core/preload_rules.h"

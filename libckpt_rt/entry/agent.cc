@@ -99,7 +99,7 @@ void wait_for_orders(uint32_t seen) {
 }
 
 // A job's checkpoint is as good as the image of each of its members.
-void answer_durable(OwnRequest& own, const CheckpointCost& cost, const job::Report& report) {
+void answer_durable(OwnRequest& own, const CheckpointCost& cost, const job::TakeReport& report) {
   own.cost = cost;
   if (report.members != 0 && report.why_not_restartable[0] != '\0')
     own.error = not_restartable(report.path, report.why_not_restartable);
@@ -163,7 +163,7 @@ void main_loop(void*) {
       futex_wake(r.own->done);
     } else if (r.own != nullptr) {
       queue.answering = r.own;
-      job::Report report;
+      job::TakeReport report;
       auto result = job::take({}, report, &serve_joins);
       queue.answering = nullptr;
       r.own->ok = result.ok();
@@ -177,7 +177,7 @@ void main_loop(void*) {
       (void)serve_asker(r.cookie);
     } else {
       const bool asked = r.without_cookie && serve_askers_without_cookie();
-      job::Report report;
+      job::TakeReport report;
       const bool due = r.without_cookie || interval::is_due();
       if (!asked && r.checkpoint && due)
         (void)job::take({}, report, &serve_joins);  // the log and `ckpt stat` tell of a failure

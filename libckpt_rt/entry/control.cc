@@ -20,9 +20,9 @@
 #include "job/session/session.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/checkpoint/account/progress.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
-#include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/process/statistics.h"
@@ -178,7 +178,7 @@ void answer_account(Answer& answer, const Account& a) {
 
 void answer_checkpoint(Answer& answer, int fd, const job::TakeOptions& options) {
   const HandedOver handed_over(answer, fd);
-  job::Report job;
+  job::TakeReport job;
   checkpoint_progress::tell(fd);
   auto result = job::take(options, job, &agent::serve_joins);
   checkpoint_progress::tell(-1);

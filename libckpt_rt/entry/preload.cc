@@ -254,8 +254,8 @@ struct ThenStarted {
   ~ThenStarted() { preparation::library_started(); }
 };
 
-// That of the first thread, which runs the constructors but for a library that is loaded later (dlopen). 7 us
-// less than /proc.
+// The process's name is its first thread's; prctl(2) is 7 us faster than /proc. That thread runs the
+// constructors, unless the library is loaded later (dlopen).
 void name_process() {
   static_assert(sizeof(this_process.name) >= 16, "PR_GET_NAME writes 16 bytes");
   if (sys::gettid() == this_process.pid && sys::call(__NR_prctl, PR_GET_NAME, this_process.name) == 0) return;

@@ -26,7 +26,7 @@
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/capture/threads/own_directories.h"
-#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/stages/callbacks.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/fork/own_page.h"
@@ -235,7 +235,7 @@ void stop_by(int signal) {
 
 // The SIGCONT that continues it when it has its byte, or the pipe has ended, is the program's. One before
 // that is somebody's who found it stopped too early; a stop takes that SIGCONT away.
-void stop_until_let_go() {
+void stop_until_continued() {
   pollfd go{restart.args.go_fd, POLLIN, 0};
   do {
     sys::call(__NR_kill, this_process.pid, SIGSTOP);
@@ -246,7 +246,7 @@ void stop_until_let_go() {
 void wait_for_job() {
   if (is_stopped(RestartStopped::kEarly)) {
     report_go(true);
-    stop_until_let_go();
+    stop_until_continued();
   } else {
     child_notices::take_until_ready(restart.args.go_fd);
   }

@@ -30,7 +30,7 @@ namespace {
 // On the stack of a thread that stands, hence in an image.
 struct Standing {
   ucontext_t* frame;
-  ThreadRecord* record;
+  GuardRecord* record;
   uint32_t generation;
   bool waited;
 };
@@ -41,7 +41,7 @@ struct Standing {
   stop_state.world.arrive_in_handler(frame, standing.waited);
   // After a restart there is no guard, and no record.
   if (standing.generation == window.generation) {
-    ThreadRecord& record = *standing.record;
+    GuardRecord& record = *standing.record;
     if (is_open()) ckpt_call_on_stack(reinterpret_cast<std::byte*>(&record) + kBlockBytes, &enlist, frame);
     leave_dispatch(record);
   }
@@ -51,10 +51,10 @@ struct Standing {
 
 }  // namespace
 
-void open_for_kernel(ThreadRecord& record, AddrRange range) {
+void open_for_kernel(GuardRecord& record, AddrRange range) {
   ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   const uint32_t n = record.busy_count.load(std::memory_order_relaxed);
-  if (n < ThreadRecord::kMostBusy) {
+  if (n < GuardRecord::kMostBusy) {
     record.busy[n] = range;
     record.busy_count.store(n + 1, std::memory_order_relaxed);
   } else {
@@ -67,13 +67,13 @@ void open_for_kernel(ThreadRecord& record, AddrRange range) {
 
 // The agent's list of mappings may be older than this call: removed() is told of the range even if the range
 // is in no segment yet.
-void open_for_change(ThreadRecord& record, AddrRange range) {
+void open_for_change(GuardRecord& record, AddrRange range) {
   open_for_kernel(record, range);
   ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   window.arming->removed({range.start.page_down(), range.end.page_up()});
 }
 
-bool make_writable_ahead(ThreadRecord& record, Addr page) {
+bool make_writable_ahead(GuardRecord& record, Addr page) {
   ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   bool was_writable = false;
   if (!window.arming->fault_in_thread(page, &was_writable)) return false;
@@ -113,9 +113,9 @@ void open_for_exit() {
 }
 
 void stand_without_guard(ucontext_t* interrupted) {
-  ThreadRecord* found = record_of(interrupted);
+  GuardRecord* found = record_of(interrupted);
   if (found == nullptr || !is_ahead()) return;
-  ThreadRecord& record = *found;
+  GuardRecord& record = *found;
   record.selector.store(kLetThrough, std::memory_order_relaxed);
   unblock(bit(window.faults.signal));
   ucontext_t* frame = interrupted;

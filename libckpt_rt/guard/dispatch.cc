@@ -25,7 +25,7 @@ bool is_about_signals(long nr) {
   return nr == __NR_rt_sigprocmask || nr == __NR_rt_sigaction || nr == __NR_sigaltstack;
 }
 
-long make_here(ThreadRecord& record, ucontext_t* frame, long nr, const long* args) {
+long make_here(GuardRecord& record, ucontext_t* frame, long nr, const long* args) {
   switch (nr) {
     case __NR_rt_sigprocmask:
       return change_mask(record, frame, args);
@@ -40,9 +40,9 @@ long make_here(ThreadRecord& record, ucontext_t* frame, long nr, const long* arg
 
 void on_system_call(int signal, siginfo_t* info, void* context) {
   auto* frame = static_cast<ucontext_t*>(context);
-  ThreadRecord* found = record_of(frame);
+  GuardRecord* found = record_of(frame);
   if (found == nullptr) return;
-  ThreadRecord& record = *found;
+  GuardRecord& record = *found;
   if (info->si_code != kUserDispatch) on_program_signal(signal, info, context);
   record.selector.store(kLetThrough, std::memory_order_relaxed);
   greg_t* r = frame->uc_mcontext.gregs;
@@ -69,7 +69,7 @@ void on_system_call(int signal, siginfo_t* info, void* context) {
   Visitor visitor{[](void*, AddrRange range) { return make_writable(range); }, nullptr};
   if (is_ahead() && changes_mappings(nr)) {
     visitor = {[](void* self, AddrRange range) {
-                 open_for_change(*static_cast<ThreadRecord*>(self), range);
+                 open_for_change(*static_cast<GuardRecord*>(self), range);
                  return true;
                },
                &record};

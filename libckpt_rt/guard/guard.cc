@@ -33,7 +33,7 @@ namespace {
 constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH
 constexpr uint64_t kAllSignals = ~0ull;
 
-long set_dispatch(ThreadRecord& record, bool on) {
+long set_dispatch(GuardRecord& record, bool on) {
   if (on)
     return sys::call(__NR_prctl, kSetDispatch, 1L, window.gates, window.gates_end - window.gates,
                      &record.selector);
@@ -42,7 +42,7 @@ long set_dispatch(ThreadRecord& record, bool on) {
 
 // sigaltstack(2) while the thread is on the stack that is to be replaced: the kernel looks at nothing but the
 // stack pointer. (Up to Linux 6.11 the end of a handler could do it; since then a frame on the stack cannot.)
-void change_stack_below(ThreadRecord& record, const KernelStack& stack) {
+void change_stack_below(GuardRecord& record, const KernelStack& stack) {
   long r = __NR_sigaltstack;
   asm volatile(
       "movq %%rsp, %%r12\n\t"
@@ -78,7 +78,7 @@ void block_all() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &kAllSignals, 0L,
 // its record now: from here on it may write to protected memory.
 void enlist(void* argument) {
   auto* frame = static_cast<ucontext_t*>(argument);
-  ThreadRecord& record = *record_of(&argument);
+  GuardRecord& record = *record_of(&argument);
   const KernelStack ours = stack_of(record);
   if (!record.enlisted) {
     record.program_stack = kernel_stack(frame);
@@ -124,7 +124,7 @@ Result<void> prepare() {
   std::memcpy(code, kReturn, sizeof(kReturn));
   for (uint32_t i = 0; i < kMostThreads; ++i) {
     const uint64_t gate = start + (i + 1) * kGateBytes;
-    const uint64_t slot = blocks + i * kBlockBytes + offsetof(ThreadRecord, return_to);
+    const uint64_t slot = blocks + i * kBlockBytes + offsetof(GuardRecord, return_to);
     const auto distance = static_cast<int32_t>(slot - (gate + 8));
     uint8_t bytes[8] = {0x0f, 0x05, 0xff, 0x25};  // syscall; jmp *return_to(%rip)
     std::memcpy(bytes + 4, &distance, sizeof(distance));
@@ -235,7 +235,7 @@ void Handler::leave(bool stood) {
   if (record_ == nullptr) {
     if (!stood || !is_open()) return;
     const uint32_t index = window.next_record.fetch_add(1, std::memory_order_relaxed);
-    auto* record = new (reinterpret_cast<void*>(window.blocks + index * kBlockBytes)) ThreadRecord;
+    auto* record = new (reinterpret_cast<void*>(window.blocks + index * kBlockBytes)) GuardRecord;
     record->index = index;
     ckpt_call_on_stack(reinterpret_cast<std::byte*>(record) + kBlockBytes, &enlist, frame_);
   }
@@ -254,17 +254,17 @@ void Handler::leave(bool stood) {
   block_all();
 }
 
-void show_program_stack(const ThreadRecord& record, ucontext_t* frame) {
+void show_program_stack(const GuardRecord& record, ucontext_t* frame) {
   kernel_stack(frame) = record.program_stack;
   if (record.program_stack.bytes == 0) kernel_stack(frame).flags = SS_DISABLE;
 }
 
-void leave_dispatch(ThreadRecord& record) {
+void leave_dispatch(GuardRecord& record) {
   if (record.dispatched) set_dispatch(record, false);
   record.dispatched = false;
 }
 
-void take_guard_off(ThreadRecord& record, ucontext_t* frame) {
+void take_guard_off(GuardRecord& record, ucontext_t* frame) {
   if (record.dispatched) {
     set_dispatch(record, false);
     show_program_stack(record, frame);
@@ -276,7 +276,7 @@ void take_guard_off(ThreadRecord& record, ucontext_t* frame) {
   send_held(record);
 }
 
-void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off) {
+void wait_until_closed(GuardRecord& record, ucontext_t* shown, bool take_off) {
   const uint32_t seen = window.open.load(std::memory_order_acquire);
   const int64_t since = now_ns();
   window.waited.fetch_add(1, std::memory_order_relaxed);
@@ -293,7 +293,7 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off) {
   if (take_off) take_guard_off(record, shown);
 }
 
-void resume(ThreadRecord& record, ucontext_t* frame, uint8_t selector) {
+void resume(GuardRecord& record, ucontext_t* frame, uint8_t selector) {
   record.selector.store(selector, std::memory_order_relaxed);
   // The kernel looks for the frame at rsp - 8. rt_sigreturn from gate 0 is not trapped.
   asm volatile(
@@ -305,7 +305,7 @@ void resume(ThreadRecord& record, ucontext_t* frame, uint8_t selector) {
   __builtin_unreachable();
 }
 
-bool back_out(ThreadRecord& record, ucontext_t* frame) {
+bool back_out(GuardRecord& record, ucontext_t* frame) {
   greg_t* r = frame->uc_mcontext.gregs;
   const auto ip = static_cast<uint64_t>(r[REG_RIP]);
   if (ip - window.gates < kGateBytes) {
@@ -347,13 +347,13 @@ bool copy_out(uint64_t to, const void* from, size_t bytes) {
          static_cast<long>(bytes);
 }
 
-void hold(ThreadRecord& record, const siginfo_t& info) {
+void hold(GuardRecord& record, const siginfo_t& info) {
   const size_t i = info.si_signo == SIGSYS;
   record.held[i] = info;
   record.holds[i] = true;
 }
 
-void send_held(ThreadRecord& record) {
+void send_held(GuardRecord& record) {
   for (size_t i = 0; i < std::size(record.held); ++i) {
     const int signal = record.held[i].si_signo;
     if (!record.holds[i] || (record.virtual_mask & bit(signal)) != 0) continue;

@@ -28,7 +28,7 @@ struct ThreadSlot;
 
 namespace guard {
 
-struct ThreadRecord;
+struct GuardRecord;
 
 // What the memory of the program is protected with.
 struct Faults {
@@ -79,7 +79,7 @@ class Handler {
 
  private:
   ucontext_t* frame_;
-  ThreadRecord* record_;
+  GuardRecord* record_;
   uint8_t selector_ = 0;
 };
 

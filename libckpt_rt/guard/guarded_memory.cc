@@ -42,7 +42,7 @@ void GuardedMemory::each_busy(void (*visit)(void*, AddrRange), void* context) {
   const uint32_t count = guard::window.next_record.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < count; ++i) {
     const auto& record =
-        *reinterpret_cast<const guard::ThreadRecord*>(guard::window.blocks + i * guard::kBlockBytes);
+        *reinterpret_cast<const guard::GuardRecord*>(guard::window.blocks + i * guard::kBlockBytes);
     const uint32_t n = record.busy_count.load(std::memory_order_relaxed);
     for (uint32_t j = 0; j < n; ++j) visit(context, record.busy[j]);
   }

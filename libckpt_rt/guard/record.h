@@ -38,7 +38,7 @@ struct [[gnu::may_alias]] KernelStack {  // the kernel's stack_t
   uint64_t bytes;
 };
 
-struct ThreadRecord {
+struct GuardRecord {
   // Read by the kernel at each system call of the thread outside of the gates.
   std::atomic<uint8_t> selector{kLetThrough};
   bool dispatched = false;     // PR_SET_SYSCALL_USER_DISPATCH is on for the thread
@@ -48,8 +48,9 @@ struct ThreadRecord {
   uint64_t return_to = 0;  // where the gate jumps after the call: behind the program's own instruction
   uint64_t call_mask = 0;
   uint64_t virtual_mask = 0;  // those of `forced` that the program believes to be blocked
-  // Ahead of the checkpoint's stop: what the thread's present or last call may write to. The last range takes
-  // in all for which there is no room. The thread adds with the turn, and empties the list without it.
+  // Ahead of the checkpoint's stop: what the thread's present or last call may write to. When the array is
+  // full, the last range grows to cover the rest. The thread adds with the turn, and empties the list without
+  // it.
   static constexpr uint32_t kMostBusy = 6;
   AddrRange busy[kMostBusy] = {};
   std::atomic<uint32_t> busy_count{0};
@@ -92,15 +93,15 @@ struct Window {
 extern Window window;
 
 inline bool is_open() { return (window.open.load(std::memory_order_acquire) & 1) != 0; }
-inline ThreadRecord* record_of(const void* on_stack) {
+inline GuardRecord* record_of(const void* on_stack) {
   const uint64_t offset = Addr::of(on_stack).value - window.blocks;
   if (window.blocks == 0 || offset >= kMostThreads * kBlockBytes) return nullptr;
-  return reinterpret_cast<ThreadRecord*>(window.blocks + (offset & ~(kBlockBytes - 1)));
+  return reinterpret_cast<GuardRecord*>(window.blocks + (offset & ~(kBlockBytes - 1)));
 }
-inline KernelStack stack_of(const ThreadRecord& record) {
+inline KernelStack stack_of(const GuardRecord& record) {
   return {Addr::of(&record).value + kPageSize, 0, 0, kBlockBytes - kPageSize};
 }
-inline uint64_t gate_of(const ThreadRecord& record) { return window.gates + (record.index + 1) * kGateBytes; }
+inline uint64_t gate_of(const GuardRecord& record) { return window.gates + (record.index + 1) * kGateBytes; }
 
 inline KernelStack& kernel_stack(ucontext_t* frame) {
   return *reinterpret_cast<KernelStack*>(&frame->uc_stack);
@@ -111,37 +112,37 @@ inline KernelMask& kernel_mask(ucontext_t* frame) {
 }
 
 // The end of every handler while the guard is open.
-[[noreturn]] void resume(ThreadRecord& record, ucontext_t* frame, uint8_t selector);
+[[noreturn]] void resume(GuardRecord& record, ucontext_t* frame, uint8_t selector);
 // A thread interrupted in its gate appears as if it stood at its own instruction. True: the call had
 // returned.
-bool back_out(ThreadRecord& record, ucontext_t* frame);
+bool back_out(GuardRecord& record, ucontext_t* frame);
 // Makes memory writable for the kernel. False: it cannot be, before the guard is closed.
 bool make_writable(AddrRange range);
 // Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return.
 // shown: where the program stands meanwhile. take_off: the thread was under guard already.
-void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off = true);
+void wait_until_closed(GuardRecord& record, ucontext_t* shown, bool take_off = true);
 // The alternate stack in this frame is the program's again, for the kernel to take. Of a thread that never
 // set one the kernel reports flags 0, which it does not take back: ours would stay.
-void show_program_stack(const ThreadRecord& record, ucontext_t* frame);
+void show_program_stack(const GuardRecord& record, ucontext_t* frame);
 // The frame as it would be without the guard.
-void take_guard_off(ThreadRecord& record, ucontext_t* frame);
-void hold(ThreadRecord& record, const siginfo_t& info);
+void take_guard_off(GuardRecord& record, ucontext_t* frame);
+void hold(GuardRecord& record, const siginfo_t& info);
 // Sends held signals that the program does not block: they come when the handler returns.
-void send_held(ThreadRecord& record);
+void send_held(GuardRecord& record);
 
 // guard.cc: a thread that has stood goes back under guard.
 [[noreturn]] void enlist(void* frame);
-void leave_dispatch(ThreadRecord& record);
+void leave_dispatch(GuardRecord& record);
 uint64_t bit(int signal);
 void unblock(uint64_t signals);
 void block_all();
 
 // Ahead of the checkpoint's stop (guard/ahead.cc).
 inline bool is_ahead() { return window.arming != nullptr; }
-void open_for_kernel(ThreadRecord& record, AddrRange range);
-void open_for_change(ThreadRecord& record, AddrRange range);
+void open_for_kernel(GuardRecord& record, AddrRange range);
+void open_for_change(GuardRecord& record, AddrRange range);
 // A store faulted at the page: may it be made again? False: the fault is not ours.
-bool make_writable_ahead(ThreadRecord& record, Addr page);
+bool make_writable_ahead(GuardRecord& record, Addr page);
 // The words that the kernel writes to when the thread ends.
 void open_for_exit();
 
@@ -155,7 +156,7 @@ struct MovedFrame {
   ucontext_t* context;
   siginfo_t* info;
 };
-MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info,
+MovedFrame move_frame(const GuardRecord& record, const ucontext_t* frame, const siginfo_t& info,
                       uint64_t restorer, bool wants_alternate);
 
 // Handlers. guard/dispatch.cc:
@@ -165,12 +166,12 @@ void on_fault(int signal, siginfo_t* info, void* frame);
 void on_program_signal(int signal, siginfo_t* info, void* frame);
 void install(int signal, const KernelSigaction& wanted);
 bool on_stack(const KernelStack& stack, uint64_t sp);
-long set_program_stack(ThreadRecord& record, const KernelStack& wanted, uint64_t sp);
+long set_program_stack(GuardRecord& record, const KernelStack& wanted, uint64_t sp);
 // System calls about signals, made here in place of the kernel. The result, or kWait.
 inline constexpr long kWait = -4096;
-long change_mask(ThreadRecord& record, ucontext_t* frame, const long* args);
+long change_mask(GuardRecord& record, ucontext_t* frame, const long* args);
 long change_action(const long* args);
-long change_stack(ThreadRecord& record, ucontext_t* frame, const long* args);
-void prepare_signal_return(ThreadRecord& record, ucontext_t* frame);
+long change_stack(GuardRecord& record, ucontext_t* frame, const long* args);
+void prepare_signal_return(GuardRecord& record, ucontext_t* frame);
 
 }  // namespace ckpt::guard

@@ -51,7 +51,7 @@ void set_default(int signal) {
 
 // The kernel does what it does with a signal that has no handler: for a fault, when the instruction runs
 // again.
-[[noreturn]] void leave_to_kernel(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame) {
+[[noreturn]] void leave_to_kernel(GuardRecord& record, int signal, siginfo_t* info, ucontext_t* frame) {
   set_default(signal);
   if (info->si_code <= 0 || signal == SIGSYS) {
     sys::call(__NR_rt_tgsigqueueinfo, this_process.pid, sys::gettid(), signal, info);
@@ -60,13 +60,13 @@ void set_default(int signal) {
   resume(record, frame, kTrap);
 }
 
-bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wanted) {
+bool uses_alternate(const GuardRecord& record, const ucontext_t* frame, bool wanted) {
   const KernelStack& stack = record.program_stack;
   return wanted && stack.bytes != 0 &&
          !on_stack(stack, static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]));
 }
 
-[[noreturn]] void deliver(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame,
+[[noreturn]] void deliver(GuardRecord& record, int signal, siginfo_t* info, ucontext_t* frame,
                           uint8_t selector) {
   const auto ip = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RIP]);
   const bool inside = record_of(reinterpret_cast<void*>(frame->uc_mcontext.gregs[REG_RSP])) != nullptr;
@@ -137,7 +137,7 @@ bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wa
   resume(record, frame, kTrap);
 }
 
-bool is_ours(ThreadRecord& record, int signal, const siginfo_t* info) {
+bool is_ours(GuardRecord& record, int signal, const siginfo_t* info) {
   if (signal != window.faults.signal || info->si_code != window.faults.code) return false;
   const Addr page = Addr::of(info->si_addr).page_down();
   if (is_ahead()) return make_writable_ahead(record, page);
@@ -151,7 +151,7 @@ bool is_ours(ThreadRecord& record, int signal, const siginfo_t* info) {
 
 }  // namespace
 
-MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info,
+MovedFrame move_frame(const GuardRecord& record, const ucontext_t* frame, const siginfo_t& info,
                       uint64_t restorer, bool wants_alternate) {
   const KernelStack& stack = record.program_stack;
   uint64_t top = uses_alternate(record, frame, wants_alternate)
@@ -176,7 +176,7 @@ MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   auto* frame = static_cast<ucontext_t*>(context);
-  ThreadRecord& record = *record_of(frame);
+  GuardRecord& record = *record_of(frame);
   const uint8_t selector = record.selector.exchange(kLetThrough, std::memory_order_relaxed);
   const int64_t since = now_ns();
   if (!is_ours(record, signal, info)) {
@@ -199,7 +199,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 
 void on_program_signal(int signal, siginfo_t* info, void* context) {
   auto* frame = static_cast<ucontext_t*>(context);
-  ThreadRecord& record = *record_of(frame);
+  GuardRecord& record = *record_of(frame);
   record.selector.store(kLetThrough, std::memory_order_relaxed);
   const uint64_t fault = bit(window.faults.signal);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &fault, 0L, 8L);
@@ -229,7 +229,7 @@ bool on_stack(const KernelStack& stack, uint64_t sp) {
          sp - stack.start <= stack.bytes;
 }
 
-long set_program_stack(ThreadRecord& record, const KernelStack& wanted, uint64_t sp) {
+long set_program_stack(GuardRecord& record, const KernelStack& wanted, uint64_t sp) {
   constexpr uint64_t kLeast = 2048;  // MINSIGSTKSZ
   if (on_stack(record.program_stack, sp)) return -EPERM;
   const int32_t mode = wanted.flags & ~kAutodisarm;
@@ -244,7 +244,7 @@ long set_program_stack(ThreadRecord& record, const KernelStack& wanted, uint64_t
   return 0;
 }
 
-long change_stack(ThreadRecord& record, ucontext_t* frame, const long* args) {
+long change_stack(GuardRecord& record, ucontext_t* frame, const long* args) {
   const auto sp = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]);
   KernelStack wanted{};
   if (args[0] != 0 && !copy_in(&wanted, static_cast<uint64_t>(args[0]), sizeof(wanted))) return -EFAULT;
@@ -259,7 +259,7 @@ long change_stack(ThreadRecord& record, ucontext_t* frame, const long* args) {
   return args[1] == 0 || copy_out(static_cast<uint64_t>(args[1]), &before, sizeof(before)) ? 0 : -EFAULT;
 }
 
-long change_mask(ThreadRecord& record, ucontext_t* frame, const long* args) {
+long change_mask(GuardRecord& record, ucontext_t* frame, const long* args) {
   if (args[3] != 8) return -EINVAL;
   KernelMask& kernel = kernel_mask(frame);
   const uint64_t before = kernel | record.virtual_mask;
@@ -309,7 +309,7 @@ long change_action(const long* args) {
 
 // The program returns from a handler: what the kernel will restore is what it must have while the guard is
 // open.
-void prepare_signal_return(ThreadRecord& record, ucontext_t* frame) {
+void prepare_signal_return(GuardRecord& record, ucontext_t* frame) {
   const auto at = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]);
   record.stack_before_return = record.program_stack;
   record.virtual_mask_before_return = record.virtual_mask;

@@ -84,13 +84,13 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
   *stuck = 0;
   for (;;) {
     urgency_.begin();
-    Attempt attempt = try_stop(t, call);
+    TryResult attempt = try_stop(t, call);
     if (setxid_of_process_.load(std::memory_order_relaxed)) take_setxid_of_process();
     return_libc_signal();
-    if (attempt == Attempt::kStopped) break;
-    if (attempt == Attempt::kFailed) *stuck = t.missing;
+    if (attempt == TryResult::kStopped) break;
+    if (attempt == TryResult::kFailed) *stuck = t.missing;
     release();
-    if (attempt == Attempt::kFailed) return t.error;
+    if (attempt == TryResult::kFailed) return t.error;
     // The thread goes on now that its lock's holder does: wait until it takes one of the signals that stop
     // it, or is gone.
     const uint64_t either = 1ull << (call.signal - 1) | 1ull << (kSetxidSignal - 1);
@@ -112,7 +112,7 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
   return stopped;
 }
 
-StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
+StopWorld::TryResult StopWorld::try_stop(Try& t, const Call& call) {
   // A thread that a debugger holds in our handler, or that gets no processor, leaves it late.
   if (!await_left(t.deadline)) {
     t.missing = 0;
@@ -120,7 +120,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
         make_error(ExitCode::kTimeout, 0,
                    "a thread that stopped before has not gone on yet; the program goes on, try again or "
                    "raise CKPT_STOP_TIMEOUT");
-    return Attempt::kFailed;
+    return TryResult::kFailed;
   }
   entered_.store(0, std::memory_order_relaxed);
   arrived_.store(0, std::memory_order_relaxed);
@@ -143,7 +143,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
     t.error = tid != 0 ? make_error(code, error, "thread {} ({}, state {}) {}", tid,
                                     static_cast<const char*>(facts.name), facts.state, what)
                        : make_error(code, error, "{}", what);
-    return Attempt::kFailed;
+    return TryResult::kFailed;
   };
   constexpr const char* kQueueIsFull =
       "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i";
@@ -207,7 +207,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
         call.meanwhile(call.argument);
       continue;
     }
-    if (t.missing == 0 && are_all_tasks(t.pid, t.tasks.span())) return Attempt::kStopped;
+    if (t.missing == 0 && are_all_tasks(t.pid, t.tasks.span())) return TryResult::kStopped;
     if (t.missing == 0) {
       if (now_ns() < t.deadline) continue;
       return fail(ExitCode::kTimeout, 0, 0,
@@ -218,12 +218,13 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
     constexpr int64_t kStalledNs = 1'000'000;
     if (await_arrivals(static_cast<uint32_t>(t.here.size()) + missing)) last_arrival_ns = now_ns();
     // acquire: whom the number counts is linked (arrive_in_handler).
-    if (t.is_everybody(arrived_.load(std::memory_order_acquire))) return Attempt::kStopped;
+    if (t.is_everybody(arrived_.load(std::memory_order_acquire))) return TryResult::kStopped;
     if (now_ns() - last_arrival_ns < kStalledNs) continue;
     last_arrival_ns = now_ns();
-    Attempt attempt = look_at_stalled(t);
-    if (attempt == Attempt::kBehindLock) return attempt;
-    if (attempt == Attempt::kFailed) return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+    TryResult attempt = look_at_stalled(t);
+    if (attempt == TryResult::kBehindLock) return attempt;
+    if (attempt == TryResult::kFailed)
+      return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
     if (now_ns() > t.deadline) {
       // A thread that has not run at all waits for a processor, behind too many others.
       const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
@@ -284,14 +285,14 @@ void StopWorld::await_waiting(uint32_t count) {
 }
 
 // No thread arrived for a millisecond. Why not? kStopped here means: keep waiting.
-StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
+StopWorld::TryResult StopWorld::look_at_stalled(Try& t) {
   const uint64_t ours = 1ull << (t.signal - 1), setxid = 1ull << (kSetxidSignal - 1);
   int behind_lock = 0;
   if (t.stalled != t.missing) {
     t.stalled = t.missing;
     t.stalled_ran_ns = processor_time_ns(t.missing);
   }
-  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
+  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return TryResult::kFailed;
   // Where a thread has replaced our action, all that were sent the signal may have taken it with that one.
   if (!libc_signal_is_ours()) t.by_libc_signal.clear();
   for (int tid : t.tasks) {
@@ -302,7 +303,7 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     // The leader of a program whose main thread called pthread_exit, and the kernel's io_uring
     // workers, never run the program and take no signals.
     if ((tid == t.pid && facts.state == 'Z') || facts.kernel_worker) {
-      if (!t.ignored.push_back(tid)) return Attempt::kFailed;
+      if (!t.ignored.push_back(tid)) return TryResult::kFailed;
     } else if ((masks.blocked & ours) == 0) {
       continue;  // busy in the kernel; it will come
     } else if (is_in_exec(tid)) {
@@ -328,17 +329,17 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
             [](const std::atomic<int>& slot) { return slot.load(std::memory_order_seq_cst) != 0; });
         if (!in_exec) sys::call(__NR_kill, t.pid, kSetxidSignal);
       }
-      if (r == 0 && !t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
+      if (r == 0 && !t.by_libc_signal.push_back(tid)) return TryResult::kFailed;
     } else if (facts.state == 'S') {
       behind_lock = tid;
     }
   }
-  if (behind_lock == 0) return Attempt::kStopped;
+  if (behind_lock == 0) return TryResult::kStopped;
   // Or the thread has just arrived: a thread that stands in our handler looks the same.
-  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
-  if (Try::in(t.here, behind_lock)) return Attempt::kStopped;
+  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return TryResult::kFailed;
+  if (Try::in(t.here, behind_lock)) return TryResult::kStopped;
   t.missing = behind_lock;
-  return now_ns() > t.deadline ? Attempt::kStopped : Attempt::kBehindLock;
+  return now_ns() > t.deadline ? TryResult::kStopped : TryResult::kBehindLock;
 }
 
 void StopWorld::release() {

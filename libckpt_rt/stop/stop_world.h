@@ -199,12 +199,12 @@ class StopWorld {
   const KernelSigaction& libc_action() const { return libc_action_; }
 
  private:
-  enum class Attempt { kStopped, kBehindLock, kFailed };
+  enum class TryResult { kStopped, kBehindLock, kFailed };
   struct Try;
-  Attempt try_stop(Try& t, const Call& call);
+  TryResult try_stop(Try& t, const Call& call);
   bool await_arrivals(uint32_t count);
   void await_waiting(uint32_t count);
-  Attempt look_at_stalled(Try& t);
+  TryResult look_at_stalled(Try& t);
   void signal_one_by_one(int signal, uint32_t threads);
   bool is_in_exec(int tid) const;
   bool libc_signal_is_ours() const;

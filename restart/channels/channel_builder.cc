@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/clock.h"
+#include "base/memory/bytes.h"
 #include "image/read/open_file_details.h"
 #include "restart/channels/ended_connections.h"
 #include "restart/channels/port_wait.h"

@@ -228,13 +228,13 @@ class ChannelBuilder {
   // How an end of a connection gets the address that it had: first as the kernel chose the port for a program
   // that did not bind, then as a program binds. Ports of the first kind may be shared with connections that
   // have just ended.
-  enum class BindAs { kChosen, kBound };
+  enum class PortOrigin { kChosen, kBound };
   // As kChosen: may the kernel give this port, and no other? After it the socket has none but this.
   static bool kernel_chooses(int fd, uint16_t port);
-  static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way);
+  static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, PortOrigin origin);
   // After connect(2). False: the ports that the kernel chooses from have just become others, and so it has
   // another one.
-  static bool has_port(int fd, const SocketName& from, BindAs way);
+  static bool has_port(int fd, const SocketName& from, PortOrigin origin);
 
   // failed.cc: connections that ended with an error, and those that were never made
   Result<void> fail_to_connect(ChannelSocket& s);

@@ -67,19 +67,19 @@ Result<void> ChannelBuilder::fail_to_connect(ChannelSocket& s) {
     drop_all(nobody.get());
     if (listen(nobody.get(), 1) != 0) return cannot_make(s);
   }
-  auto failed = [&](const BindAs* way) -> ScopedFd {
+  auto failed = [&](const PortOrigin* origin) -> ScopedFd {
     ScopedFd fd(socket(s.detail.domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-    if (!fd.valid() || (way != nullptr && !bind_end(fd.get(), s, s.name, *way))) return {};
+    if (!fd.valid() || (origin != nullptr && !bind_end(fd.get(), s, s.name, *origin))) return {};
     if (times_out) set_int(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, 1);
     if (::connect(fd.get(), at.get(), at.length) != 0 && errno != EINPROGRESS) return {};
-    if (way != nullptr && !has_port(fd.get(), s.name, *way)) return {};
+    if (origin != nullptr && !has_port(fd.get(), s.name, *origin)) return {};
     wait_for_error(fd.get());
     if (times_out) set_int(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
     return fd;
   };
   ScopedFd fd;
-  for (const BindAs way : {BindAs::kChosen, BindAs::kBound})
-    if (!fd.valid() && s.name.length != 0) fd = failed(&way);
+  for (const PortOrigin origin : {PortOrigin::kChosen, PortOrigin::kBound})
+    if (!fd.valid() && s.name.length != 0) fd = failed(&origin);
   if (!fd.valid()) fd = failed(nullptr);
   if (!fd.valid()) return cannot_make(s);
   if (!s.has(kLinkError)) {

@@ -142,9 +142,9 @@ bool ChannelBuilder::kernel_chooses(int fd, uint16_t port) {
          lowest <= port && port <= highest;
 }
 
-bool ChannelBuilder::bind_end(int fd, const ChannelSocket& like, const SocketName& from, BindAs way) {
+bool ChannelBuilder::bind_end(int fd, const ChannelSocket& like, const SocketName& from, PortOrigin origin) {
   SocketName name = from;
-  if (way == BindAs::kChosen) {
+  if (origin == PortOrigin::kChosen) {
     name = without_port(from);
     set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
   } else {
@@ -154,8 +154,8 @@ bool ChannelBuilder::bind_end(int fd, const ChannelSocket& like, const SocketNam
   return bind(fd, name.get(), name.length) == 0;
 }
 
-bool ChannelBuilder::has_port(int fd, const SocketName& from, BindAs way) {
-  if (way == BindAs::kBound) return true;
+bool ChannelBuilder::has_port(int fd, const SocketName& from, PortOrigin origin) {
+  if (origin == PortOrigin::kBound) return true;
   set_int(fd, IPPROTO_IP, kIpLocalPortRange, 0);
   set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
   return from.port() == 0 || end_of(fd, false).port() == from.port();
@@ -168,7 +168,7 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
   const int64_t until = now_ns(CLOCK_MONOTONIC) + (wait ? kLongestWaitForPorts : 0);
   int error = 0;
   for (;;) {
-    for (const BindAs way : {BindAs::kChosen, BindAs::kBound}) {
+    for (const PortOrigin origin : {PortOrigin::kChosen, PortOrigin::kBound}) {
       ScopedFd fd(socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
       if (!fd.valid()) return cannot_make(like);
       if (within.tv_sec != 0) setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &within, sizeof(within));
@@ -178,10 +178,10 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
         return cannot_make(like);
       }
-      if (way == BindAs::kChosen && !kernel_chooses(fd.get(), from.port())) continue;
-      const bool bound = bind_end(fd.get(), like, from, way);
+      if (origin == PortOrigin::kChosen && !kernel_chooses(fd.get(), from.port())) continue;
+      const bool bound = bind_end(fd.get(), like, from, origin);
       if (bound && ::connect(fd.get(), to.get(), to.length) == 0) {
-        if (!has_port(fd.get(), from, way)) continue;
+        if (!has_port(fd.get(), from, origin)) continue;
         return fd;
       }
       error = errno;
@@ -339,7 +339,7 @@ bool ChannelBuilder::connect_and_reset(const ChannelSocket& s) {
   return fd.ok() && setsockopt(fd->get(), SOL_SOCKET, SO_LINGER, &kReset, sizeof(kReset)) == 0;
 }
 
-// Of clients that were gone before the program had accepted them. The image names both ends: a connection
+// Recreates connections whose clients closed them before accept(2). The image names both ends: a connection
 // leads to an address of this host at which a socket of the job listens, or is not made.
 void ChannelBuilder::connect_and_close(const std::vector<ChannelSocket*>& listening) {
   std::set<std::pair<std::string, std::string>> made;
@@ -355,7 +355,7 @@ void ChannelBuilder::connect_and_close(const std::vector<ChannelSocket*>& listen
                            server = name_of(d.server, d.server_port, d.scope);
           // Of each process one of the sockets that listen at a port names the clients of all.
           if (!made.emplace(end_text(client), end_text(server)).second) return;
-          // Of a program that is not of the job, and listens at another address with the same port.
+          // The listener belongs to another program: skip it.
           if (listening_at(server) == nullptr) return;
           if (is_address_here(server)) {
             auto fd = connect_from(*s, client.family(), client, server, true, kLongestToOwn);

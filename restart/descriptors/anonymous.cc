@@ -14,7 +14,7 @@
 
 #include <climits>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 #include "restart/restorer/clone.h"
 

@@ -7,8 +7,8 @@
 #include <set>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/checks/named_points.h"
+#include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 #include "restart/files/file_to_come.h"
 

@@ -7,7 +7,7 @@
 
 #include <bit>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 
 // Files without a name, and memfds: made anew with their contents.

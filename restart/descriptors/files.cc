@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 #include "restart/files/shut_file.h"
 

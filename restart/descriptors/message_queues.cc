@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 
 // POSIX message queues. They belong to the system and outlive the program, with what has come since: their

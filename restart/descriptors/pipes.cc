@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 
 // Pipes with their bytes, FIFOs, and the streams that come from the restarter.

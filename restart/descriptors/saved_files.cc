@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
 #include "base/checks/named_points.h"
+#include "base/memory/bytes.h"
 #include "image/format/saved_file_names.h"
 #include "restart/descriptors/builder.h"
 #include "restart/descriptors/old_names.h"

@@ -110,7 +110,7 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       let(channels_.together, members_ + 1);
     }
     if (!went_ && all_reached(RestartStage::kThreadState)) {
-      if (auto all = let_go(); !all.ok()) {
+      if (auto all = release_members(); !all.ok()) {
         end_all();
         return all.error();
       }
@@ -136,7 +136,7 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
 }
 
 // A member that continues another one sends the signal when that one has stopped: first those that stop go.
-Result<void> JobSupervisor::let_go() {
+Result<void> JobSupervisor::release_members() {
   if (!late_went_) {
     late_went_ = true;
     if (hosts_plan() != nullptr) CKPT_TRY(hosts_plan()->say_ready_and_wait());

@@ -73,7 +73,7 @@ class JobSupervisor {
   bool all_reached(RestartStage stage) const;
   void set_clocks();
   void let(ScopedFd& pipe, size_t bytes);
-  Result<void> let_go();
+  Result<void> release_members();
   void await_stops();
   void wait_until_closed();
   void end_all();

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <optional>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "image/format/records/terminal_records.h"
 #include "restart/descriptors/builder.h"
 #include "restart/plan/shared_objects.h"

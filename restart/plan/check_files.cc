@@ -49,7 +49,7 @@ Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& 
   if (fstat(fd, &st) != 0)
     return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
   const MappingRecord& r = m.record;
-  // Before the build id: a file that was cut or grown has it still.
+  // A truncated or extended file keeps its build id, so compare sizes first.
   if (r.object_size != 0 && static_cast<uint64_t>(st.st_size) != r.object_size) {
     return make_error(ExitCode::kFileChanged, 0,
                       "{} has changed since the checkpoint (it has {} bytes, had {}): {}", path,

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt {

@@ -12,12 +12,12 @@ using Texts = std::vector<std::string>;
 TEST(PostOffice, AllAndOne) {
   PostOffice office({"h1", "h2", "h3"});
   office.begin();
-  office.hand_in(0, true, {{"*", "to all"}, {"h3", "to one"}});
-  office.hand_in(1, false, {});
+  office.submit(0, true, {{"*", "to all"}, {"h3", "to one"}});
+  office.submit(1, false, {});
   EXPECT_TRUE(office.hand_out().empty());
-  office.hand_in(1, true, {{"*", "twice in a round"}});
+  office.submit(1, true, {{"*", "twice in a round"}});
   EXPECT_TRUE(office.hand_out().empty());
-  office.hand_in(2, false, {{"nowhere", "lost"}});
+  office.submit(2, false, {{"nowhere", "lost"}});
   auto out = office.hand_out();
   ASSERT_EQ(out.size(), 3u);
   EXPECT_EQ(out[0].texts, Texts{});
@@ -25,7 +25,7 @@ TEST(PostOffice, AllAndOne) {
   EXPECT_EQ(out[2].texts, (Texts{"to all", "to one"}));
   for (size_t h = 0; h < 3; ++h) EXPECT_TRUE(out[h].more && office.waits(h));
   EXPECT_TRUE(office.hand_out().empty());
-  for (size_t h = 0; h < 3; ++h) office.hand_in(h, false, {});
+  for (size_t h = 0; h < 3; ++h) office.submit(h, false, {});
   out = office.hand_out();
   ASSERT_EQ(out.size(), 3u);
   for (const auto& d : out) EXPECT_TRUE(!d.more && d.texts.empty());
@@ -35,8 +35,8 @@ TEST(PostOffice, AllAndOne) {
 TEST(PostOffice, WithinAHost) {
   PostOffice office({"h1", "h2"});
   office.begin();
-  office.hand_in(0, true, {});
-  office.hand_in(1, false, {});
+  office.submit(0, true, {});
+  office.submit(1, false, {});
   const auto out = office.hand_out();
   ASSERT_EQ(out.size(), 2u);
   EXPECT_TRUE(out[0].more && out[1].more);
@@ -46,7 +46,7 @@ TEST(PostOffice, WithinAHost) {
 TEST(PostOffice, WithoutPlugins) {
   PostOffice office({"h1", "h2"});
   office.begin();
-  office.hand_in(0, true, {{"*", "text"}});
+  office.submit(0, true, {{"*", "text"}});
   office.comes_no_more(1);
   ASSERT_EQ(office.hand_out().size(), 2u);
   EXPECT_TRUE(office.waits(0));
@@ -55,7 +55,7 @@ TEST(PostOffice, WithoutPlugins) {
   office.comes_no_more(0);
   EXPECT_TRUE(office.hand_out().empty());
   office.begin();
-  office.hand_in(0, false, {});
+  office.submit(0, false, {});
   EXPECT_TRUE(office.hand_out().empty());
 }
 

@@ -55,6 +55,19 @@ class Includes(unittest.TestCase):
                             "new/words.md": "", check_includes.RULES: ""}, check_includes.without_a_room)
         self.assertEqual(["libckpt_rt/loose.cc: is in no room of the table", "new/place.h: is in no room of the table"], found)
 
+    def test_folders_that_include_each_other(self):
+        """One folder's header and the other's source file are enough."""
+        files = {"base/a.h": "", "base/a.cc": '#include "base/low/b.h"\n', "base/low/b.h": '#include "base/a.h"\n', "base/alone/c.h": '#include "base/a.h"\n'}
+        one_floor = ["base base/low"]
+        self.assertEqual([], self.check(files, lambda root, rooms: check_includes.unnamed_cycles(root, rooms, one_floor)))
+        found = self.check(files, lambda root, rooms: check_includes.unnamed_cycles(root, rooms, []))
+        self.assertEqual(["folders that include each other, and are no floor of ONE_FLOOR: base base/low"], found)
+        files["base/a.cc"] = '#include "base/low/b.h"\n#include "base/alone/c.h"\n'
+        self.assertEqual(2, len(self.check(files, lambda root, rooms: check_includes.unnamed_cycles(root, rooms, one_floor))))
+        del files["base/a.cc"]
+        found = self.check(files, lambda root, rooms: check_includes.unnamed_cycles(root, rooms, one_floor))
+        self.assertEqual(["ONE_FLOOR: these do not include each other, or not only these: base base/low"], found)
+
     def test_the_rules_come_last(self):
         files = {check_includes.RULES: "", "libckpt_rt/core/b.h": "",
                  "libckpt_rt/core/b.cc": RULES + '#include "libckpt_rt/core/b.h"\n'}

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 
 // A tick every 5 ms with `steps` more each, but none within [from, to).
-ThreadRecord worker(int64_t end_ms, uint64_t steps, int64_t from_ms = 0, int64_t to_ms = 0) {
-  ThreadRecord t;
+WorkerRecord worker(int64_t end_ms, uint64_t steps, int64_t from_ms = 0, int64_t to_ms = 0) {
+  WorkerRecord t;
   uint64_t done = 0;
   for (int64_t at = 0; at <= end_ms; at += 5) {
     if (at <= from_ms || at > to_ms) done += steps;
@@ -21,13 +21,13 @@ ThreadRecord worker(int64_t end_ms, uint64_t steps, int64_t from_ms = 0, int64_t
   }
   return t;
 }
-void add_gap(ThreadRecord& t, int64_t begin_ms, int64_t length_ms) {
+void add_gap(WorkerRecord& t, int64_t begin_ms, int64_t length_ms) {
   t.gaps.push_back({begin_ms * kMs, length_ms * kMs});
 }
 Checkpoint checkpoint(int64_t begin_ms, int64_t end_ms) { return {begin_ms * kMs, end_ms * kMs, {}}; }
 
 TEST(Record, ThePauseIsTheGapInWhichAllStood) {
-  std::vector<ThreadRecord> threads{worker(1000, 100), worker(1000, 100)};
+  std::vector<WorkerRecord> threads{worker(1000, 100), worker(1000, 100)};
   add_gap(threads[0], 102, 30);  // longer than the pause, but alone
   add_gap(threads[0], 150, 10);
   add_gap(threads[1], 148, 11);
@@ -41,7 +41,7 @@ TEST(Record, ThePauseIsTheGapInWhichAllStood) {
 }
 
 TEST(Record, OneThreadsLargestGapIsThePause) {
-  std::vector<ThreadRecord> threads{worker(1000, 100)};
+  std::vector<WorkerRecord> threads{worker(1000, 100)};
   add_gap(threads[0], 110, 5);
   add_gap(threads[0], 120, 7);
   Seen seen = compare(threads, std::vector<Checkpoint>{checkpoint(100, 200)});
@@ -50,7 +50,7 @@ TEST(Record, OneThreadsLargestGapIsThePause) {
 }
 
 TEST(Record, GapsOutsideOfCheckpointsAreTheMachines) {
-  std::vector<ThreadRecord> threads{worker(1000, 100)};
+  std::vector<WorkerRecord> threads{worker(1000, 100)};
   add_gap(threads[0], 50, 8);
   add_gap(threads[0], 99, 2);  // reaches into the checkpoint
   add_gap(threads[0], 300, 9);
@@ -63,7 +63,7 @@ TEST(Record, GapsOutsideOfCheckpointsAreTheMachines) {
 
 TEST(Record, LostWorkIsProgressNotMade) {
   // 40 of the checkpoint's 100 ms stand still.
-  std::vector<ThreadRecord> threads{worker(1000, 100, 120, 160), worker(1000, 100, 120, 160)};
+  std::vector<WorkerRecord> threads{worker(1000, 100, 120, 160), worker(1000, 100, 120, 160)};
   std::vector<Checkpoint> taken{checkpoint(100, 200)};
   Seen seen = compare(threads, taken);
   ASSERT_EQ(seen.lost.size(), 1u);
@@ -73,7 +73,7 @@ TEST(Record, LostWorkIsProgressNotMade) {
 }
 
 TEST(Record, NothingIsLostAtFullSpeed) {
-  std::vector<ThreadRecord> threads{worker(1000, 100)};
+  std::vector<WorkerRecord> threads{worker(1000, 100)};
   std::vector<Checkpoint> taken{checkpoint(101, 203), checkpoint(500, 777)};
   for (double share : compare(threads, taken).lost_share) EXPECT_NEAR(share, 0, 1e-9);
 }
@@ -97,7 +97,7 @@ TEST(Record, ReadsWhatWasWrittenAndRefusesWhatIsCutShort) {
         .write(bytes.data(), static_cast<std::streamsize>(bytes.size() - cut));
   };
   write(0);
-  std::vector<ThreadRecord> threads = read_record(path);
+  std::vector<WorkerRecord> threads = read_record(path);
   ASSERT_EQ(threads.size(), 2u);
   EXPECT_EQ(threads[1].gaps.size(), 2u);
   EXPECT_EQ(threads[1].gaps[1].begin_ns, 21);

@@ -59,7 +59,7 @@ Checkpoints::Checkpoints(const How& how, std::vector<Step> steps)
   prepare_process();
   // Threads that have just come under guard.
   for (uint64_t i = 0; i < guard::window.next_record; ++i)
-    new (reinterpret_cast<void*>(guard::window.blocks + i * guard::kBlockBytes)) guard::ThreadRecord;
+    new (reinterpret_cast<void*>(guard::window.blocks + i * guard::kBlockBytes)) guard::GuardRecord;
   kernel_.map_new(0, kSecond);
   kernel_.map_new(kSecond, kThird - 1 - kSecond);
   kernel_.map_new(kThird, SmallKernel::kPages - kThird);

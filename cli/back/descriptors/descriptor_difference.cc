@@ -11,7 +11,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "cli/text/failure.h"
 #include "restart/descriptors/builder.h"
 

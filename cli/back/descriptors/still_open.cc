@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "cli/back/descriptors/waiting_messages.h"
 #include "job/format/job_name.h"
 #include "restart/descriptors/builder.h"

@@ -1,6 +1,6 @@
 #include "cli/back/descriptors/waiting_messages.h"
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "cli/back/descriptors/still_open.h"
 #include "restart/descriptors/builder.h"
 

@@ -98,9 +98,9 @@ void Agent::loop() {
       if (!speaks(part, p)) return;
       if (Json said = part.hear(); !said.is_null()) tell(as(std::move(said), part.id()));
     };
-    pass_on(exchange_, polls[4], said_in_exchange);
-    pass_on(save_, polls[5], said_in_save);
-    pass_on(back_, polls[6], said_in_back);
+    pass_on(exchange_, polls[4], message_of_exchange);
+    pass_on(save_, polls[5], message_of_save);
+    pass_on(back_, polls[6], message_of_back);
     if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
       deadline_ns_ = 0;
       cluster::AgentMachine::Actions out;
@@ -163,11 +163,11 @@ void Agent::hear_user() {
 void Agent::hear_local() {
   for (LocalEvent& e : local_.take()) {
     if (e.posted) {
-      tell(said_of_posts(e.lines, machine_.id()));
+      tell(message_of_posts(e.lines, machine_.id()));
       continue;
     }
     if (e.reconnected) {
-      tell(said_in_back({{"say", "step"}, {"step", "reconnected"}}, back_.id()));
+      tell(message_of_back({{"say", "step"}, {"step", "reconnected"}}, back_.id()));
       continue;
     }
     stuck_ = stuck_ || e.stuck;  // the head hears of it from back-part

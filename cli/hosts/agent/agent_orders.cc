@@ -70,20 +70,21 @@ void Agent::obey(const Json& j) {
   } else if (say == "stay") {
     give_up_parts(j.value("in", images_), job_, j.value("parts", std::vector<std::string>()));
   } else if (say == "save") {
-    if (auto r = save_.begin(j["plan"]); !r.ok()) tell(said_in_save(said_of(r.error()), save_.id()));
+    if (auto r = save_.begin(j["plan"]); !r.ok())
+      tell(message_of_save(message_of_error(r.error()), save_.id()));
   } else if (say == "have") {
     tell(has_part(j));
   } else if (say == "exchange") {
     if (auto r = exchange_.begin(j["plan"]); !r.ok())
-      tell(said_in_exchange(said_of(r.error()), exchange_.id()));
+      tell(message_of_exchange(message_of_error(r.error()), exchange_.id()));
   } else if (say == "exchange_go") {
     exchange_.go(j);
   } else if (say == "exchange_end") {
     exchange_.end();
   } else if (say == "back") {
-    if (auto r = begin_back(j); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
+    if (auto r = begin_back(j); !r.ok()) tell(message_of_back(message_of_error(r.error()), back_.id()));
   } else if (say == "reconnect") {
-    if (auto r = reconnect(j); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
+    if (auto r = reconnect(j); !r.ok()) tell(message_of_back(message_of_error(r.error()), back_.id()));
   } else if (say == "back_go") {
     back_.go({{"step", j.value("step", "")}});
   } else if (say == "back_stop") {

@@ -40,15 +40,15 @@ Json report_of_step(cluster::Step step, uint64_t id, const Answer& lines, const 
     j["part"] = images + "/" + value;
     const ReachedPart part = reach_part(images + "/" + value);
     j["checksum"] = checksum_of_file(part.path + "/" + job::kManifestName);
-    const SaidByImages said = said_by_part(part.path);
+    const ImageNotes said = said_by_part(part.path);
     j["no_restart"] = lines_of(said.no_restart);
     j["notes"] = lines_of(said.notes);
   }
   return j;
 }
 
-SaidByImages said_by_part(const std::string& part) {
-  SaidByImages said = said_by_job(part);
+ImageNotes said_by_part(const std::string& part) {
+  ImageNotes said = notes_of_job(part);
   const JobEntry entry = examine_job(part);
   for (const ManifestMember& m : entry.manifest.members) {
     if (m.image.empty() || m.name != "srun") continue;

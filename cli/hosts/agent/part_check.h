@@ -17,6 +17,6 @@ namespace ckpt::cli {
 Json report_of_step(cluster::Step step, uint64_t id, const Answer& lines, const std::string& images);
 
 // What the images of a part say, each line with its process.
-SaidByImages said_by_part(const std::string& part);
+ImageNotes said_by_part(const std::string& part);
 
 }  // namespace ckpt::cli

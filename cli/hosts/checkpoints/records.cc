@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/checkpoints/redundancy.h"
 
 namespace ckpt::cli {
 

@@ -30,13 +30,13 @@ bool read_question(const Json& question, Asker& asker) {
 }
 
 Json not_understood() {
-  return said_of_error(failure(ExitCode::kUsage, "the job's head", "does not understand what was asked",
-                               "ask with the ckpt that the job was started with"));
+  return answer_of_error(failure(ExitCode::kUsage, "the job's head", "does not understand what was asked",
+                                 "ask with the ckpt that the job was started with"));
 }
 
 }  // namespace
 
-Json said_of_error(const Error& error) {
+Json answer_of_error(const Error& error) {
   return {{"code", static_cast<int>(error.code)}, {"error", std::string(error.message())}};
 }
 

@@ -28,7 +28,7 @@ struct Asker {
 };
 
 // {"code", "error"}, as the asker's command reports it.
-Json said_of_error(const Error& error);
+Json answer_of_error(const Error& error);
 
 class Askers {
  public:

@@ -126,7 +126,7 @@ void Head::hear_host(int h) {
     cluster::HeadMachine::Actions out;
     if (say == "posts") {
       if (j.value("id", uint64_t{0}) == machine_.id())
-        posts_.hand_in(static_cast<size_t>(h), j.value("any", false), posts_in(j));
+        posts_.submit(static_cast<size_t>(h), j.value("any", false), posts_in(j));
     } else if (say == "reached") {
       const auto step = static_cast<Step>(j.value("step", 0));
       if (j.value("id", uint64_t{0}) == machine_.id()) take_facts(h, step, j);
@@ -180,7 +180,7 @@ void Head::hear_host(int h) {
 void Head::hand_out_posts() {
   const auto all = posts_.hand_out();
   for (size_t h = 0; h < all.size(); ++h) {
-    if (posts_.waits(h)) crew_.tell(static_cast<int>(h), said_of_delivery(all[h], machine_.id()));
+    if (posts_.waits(h)) crew_.tell(static_cast<int>(h), message_of_delivery(all[h], machine_.id()));
   }
 }
 

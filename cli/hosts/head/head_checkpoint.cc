@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/checkpoints/redundancy.h"
 #include "cli/hosts/head/head_of_job.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"
@@ -30,7 +30,7 @@ void Head::begin_next() {
   if (asker.back) return go_back(*asker.back);
   if (asker.move) {
     auto moving = Moving::prepare(crew_, run_, *asker.move, asker.host);
-    if (!moving.ok()) return answer(said_of_error(moving.error()));
+    if (!moving.ok()) return answer(answer_of_error(moving.error()));
     moving_ = std::move(*moving);
   }
   begin();

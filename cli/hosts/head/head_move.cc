@@ -15,11 +15,11 @@ namespace ckpt::cli {
 // are restarted from the same checkpoint, where they are.
 void Head::go_back(const std::string& wish) {
   auto back = GoingBack::prepare(crew_, job_, wish.empty() ? directory_ : wish);
-  if (!back.ok()) return answer(said_of_error(back.error()));
+  if (!back.ok()) return answer(answer_of_error(back.error()));
   auto done = back->run([this, &back] { return back->was_decided() ? Result<void>() : meanwhile(0); });
   if (done.ok()) return answer(std::move(*done));
   if (!back->was_decided()) {
-    Json said = said_of_error(done.error());
+    Json said = answer_of_error(done.error());
     said["error"] = fmt::format("{}; the job goes on as it was", done.error().message());
     return answer(std::move(said));
   }
@@ -37,7 +37,7 @@ void Head::go_back(const std::string& wish) {
                                    "ckpt-restart --hosts {} brings the job back",
                                    why_, gone.error().message(), back->path());
     status_ = static_cast<int>(report(error));
-    return answer(said_of_error(error));
+    return answer(answer_of_error(error));
   }
   moved_ = Moved{{}, "", "", back->path(), now_ns(), askers_.take_connection(), why_};
 }
@@ -117,7 +117,7 @@ void Head::end_for_move(const Result<void>& result) {
                                  "ckpt-restart --hosts {} brings the job back",
                                  result.error().message(), path_);
   status_ = static_cast<int>(report(error));
-  answer(said_of_error(error));
+  answer(answer_of_error(error));
 }
 
 // The processes of the other hosts have been let go. From here on the new host is like any host of the job.

@@ -28,7 +28,7 @@ struct HostsManifest {
   std::vector<Connection> connections;
   Json table;  // that ckpt-on reads: its key, and where each host listens
   Json redundancy =
-      Json::object();         // of parts in keepers' memory (cli/hosts/checkpoints/protect.h); empty: none
+      Json::object();         // of parts in keepers' memory (cli/hosts/checkpoints/redundancy.h); empty: none
   Json run = Json::object();  // what the head was told: a restart goes on with it
 };
 inline constexpr const char* kHostsSuffix = ".hosts";

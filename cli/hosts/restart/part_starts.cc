@@ -7,7 +7,7 @@
 
 #include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/checkpoints/disk_saves.h"
-#include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/checkpoints/redundancy.h"
 #include "cli/hosts/head/hear_each.h"
 #include "cli/hosts/job/hosts_manifest.h"
 #include "cli/hosts/job/hosts_run.h"

@@ -2,8 +2,8 @@
 // left.
 //
 // Owner: cli, the head. One thread. A part that is lost is computed from the memory of the others
-// (cli/hosts/checkpoints/protect.h) where there is redundancy; else each host must be able to read its part.
-// Callers: the restart; the head, when a host is lost.
+// (cli/hosts/checkpoints/redundancy.h) where there is redundancy; else each host must be able to read its
+// part. Callers: the restart; the head, when a host is lost.
 #pragma once
 
 #include <functional>

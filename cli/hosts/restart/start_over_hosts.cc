@@ -10,7 +10,7 @@
 
 #include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/checkpoints/disk_saves.h"
-#include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/checkpoints/redundancy.h"
 #include "cli/hosts/crew/crew.h"
 #include "cli/hosts/head/head.h"
 #include "cli/hosts/hosts.h"

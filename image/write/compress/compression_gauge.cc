@@ -10,7 +10,7 @@ namespace {
 // The ratio of times below which compressing pays: with a smaller gain, noise would switch it on and off.
 constexpr double kWorthwhile = 0.95;
 
-// Of times: a turn of another process on the processor counts with all that it took.
+// The average includes time when another process had the processor.
 void average(double& value, double sample) { value = value == 0 ? sample : value + (sample - value) / 8; }
 
 double ratio(int64_t ns, uint64_t bytes) {

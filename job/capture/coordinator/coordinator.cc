@@ -149,7 +149,7 @@ Result<bool> Coordinator::add_new(std::span<const Listed> now) {
 }
 
 // Reads groups, sessions, terminals and states of all members again.
-void Coordinator::look_again() {
+void Coordinator::read_members_again() {
   look_at(this_process.pid, self_.look);
   for (Member& m : members_) {
     ProcessLook look;
@@ -211,8 +211,8 @@ Result<void> Coordinator::standing() {
   // If the machine has made no process or thread since, the job has not either.
   const int newest = newest_pid();
   if (newest > 0 && newest == newest_pid_) {
-    look_again();
-    return let_all_look();
+    read_members_again();
+    return resume_sampling();
   }
   ArenaVector<Listed> now(arena_);
   CKPT_TRY(await_short_lived(now));
@@ -223,10 +223,10 @@ Result<void> Coordinator::standing() {
     return name(members_.back(), ExitCode::kInternal,
                 "was made while the others stopped; the checkpoint is taken again");
   }
-  return let_all_look();
+  return resume_sampling();
 }
 
-Result<void> Coordinator::let_all_look() {
+Result<void> Coordinator::resume_sampling() {
   CKPT_TRY(note_stopped());
   CKPT_TRY(tell_all(Step::kSample));
   points::at("coordinator.samples");

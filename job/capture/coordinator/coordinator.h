@@ -31,7 +31,7 @@ class Coordinator final : public Session {
  public:
   // directory: of the job's checkpoints, open and locked; name: of it, valid as long as this is.
   Coordinator(int directory, DirectoryLock& lock, const char* name, const TakeOptions& options,
-              Report& report)
+              TakeReport& report)
       : directory_(directory),
         directory_lock_(lock),
         directory_name_(name),
@@ -117,7 +117,7 @@ class Coordinator final : public Session {
   Result<void> look_for_stopped(Step step);
   Result<void> seize(Member& m);
   Result<void> note_stopped();
-  Result<void> let_all_look();
+  Result<void> resume_sampling();
   class LostAgain;
   Result<void> look_at_asker();
   Result<void> accept_members();
@@ -149,29 +149,29 @@ class Coordinator final : public Session {
   void watch_in_stream(int socket);
   void watch_no_more(int socket) const;
   static bool is_stream_over(void* coordinator);
-  Result<void> look_at_image(ManifestMember& member, const ImageKey* key);
+  Result<void> look_at_image(ManifestEntry& member, const ImageKey* key);
   Result<void> commit_to_directory();
   Result<void> commit_to_stream();
   void prune();
   Result<void> open_to_other_users();
   Result<void> set_modes(long mode);
-  void look_again();
+  void read_members_again();
   Error name(const Member& m, ExitCode code, const char* what);
 
   const int directory_;
   DirectoryLock& directory_lock_;
   const char* const directory_name_;
   const TakeOptions& options_;
-  Report& report_;
+  TakeReport& report_;
   uint32_t attempt_ = 0;
   uint32_t round_ = 0;  // of plug-ins that prepare
   bool rounds_over_ = false;
   uint64_t cookie_ = 0;
   ScopedFd listener_, temporary_, lock_;
   JobName name_;
-  ImageCommand command_;  // of CKPT_TO
-  ScopedFd turn_,
-      ends_;  // of the stream: the eventfd of its turns; an epoll of members' sockets that are closed
+  ImageCommand command_;     // of CKPT_TO
+  ScopedFd stream_turn_;     // the eventfd of the turns to write to the stream
+  ScopedFd closed_members_;  // an epoll of members' sockets: readable when a member has closed its own
   Arena arena_;
   StoppedMembers stopped_{arena_};
   ArenaVector<Member> members_;

@@ -24,7 +24,7 @@ namespace {
 
 // The list has parents first, but for the coordinator itself, which is first, and for processes that were
 // found late.
-void put_parents_first(ArenaVector<ManifestMember>& list) {
+void put_parents_first(ArenaVector<ManifestEntry>& list) {
   for (size_t i = 0; i < list.size(); ++i) {
     for (size_t tries = list.size(); tries > 0; --tries) {
       size_t parent = i;
@@ -60,7 +60,7 @@ Result<void> Coordinator::commit() {
     CKPT_TRY(read_key_file(own_key_file::path(), *key));
   }
   int64_t began = own_facts_.began_ns, resumed = own_written_.resumed_ns;
-  ArenaVector<ManifestMember> list(arena_);
+  ArenaVector<ManifestEntry> list(arena_);
   auto add_image = [&](const Listed& listed, const Standing& facts, int32_t stopped_by,
                        const Written& written) -> Result<void> {
     if (written.why_not_restartable[0] != '\0' && report_.why_not_restartable[0] == '\0') {
@@ -71,7 +71,7 @@ Result<void> Coordinator::commit() {
                             strnlen(written.why_not_restartable, sizeof(written.why_not_restartable))))
            .out = '\0';
     }
-    ManifestMember one{};
+    ManifestEntry one{};
     one.listed = listed;
     one.stop_signal = stopped_by;
     const ChildNotice* notice = notice_of(listed.look);
@@ -101,7 +101,7 @@ Result<void> Coordinator::commit() {
       // which must be said.
       if (!look_at(m.listed.look.pid, look) || look.started != m.listed.look.started || look.ended())
         continue;
-      ManifestMember one{};
+      ManifestEntry one{};
       one.listed = m.listed;
       one.listed.look = look;
       one.left_out = true;
@@ -113,7 +113,7 @@ Result<void> Coordinator::commit() {
       resumed = std::max(resumed, m.written.resumed_ns);
       CKPT_TRY(add_image(m.listed, m.facts, m.stop_signal, m.written));
     } else if (m.state == Member::State::kEnded && m.listed.look.state == 'Z') {
-      ManifestMember one{};
+      ManifestEntry one{};
       one.listed = m.listed;
       // /proc shows us 0 where it had another user.
       if (const ChildNotice* notice = notice_of(m.listed.look); notice != nullptr && notice->exit_status >= 0)
@@ -121,7 +121,7 @@ Result<void> Coordinator::commit() {
       if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
       ++report_.ended;
     } else if (m.state == Member::State::kLeftOut || m.state == Member::State::kTakenOver) {
-      ManifestMember one{};
+      ManifestEntry one{};
       one.listed = m.listed;
       one.left_out = true;
       one.reason = m.state == Member::State::kTakenOver ? m.saved_by : preloaded_reason(m.preloaded);
@@ -132,7 +132,7 @@ Result<void> Coordinator::commit() {
   report_.pause_ns = resumed - began;
   put_parents_first(list);
   const char* comm = self_.look.name;
-  for (const ManifestMember& m : list) {
+  for (const ManifestEntry& m : list) {
     if (m.listed.look.pid == own_job.identity.root) comm = m.listed.look.name;
   }
   const ManifestSources sources{&own_job.identity,
@@ -153,7 +153,7 @@ Result<void> Coordinator::commit() {
 }
 
 // The user whose process has written the image stays its owner, so that a restart knows whose word it is.
-Result<void> Coordinator::look_at_image(ManifestMember& member, const ImageKey* key) {
+Result<void> Coordinator::look_at_image(ManifestEntry& member, const ImageKey* key) {
   const MemberImageName image = member_image_name(member.listed.look.pid);
   const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
                             O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);

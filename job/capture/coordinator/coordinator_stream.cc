@@ -28,16 +28,16 @@ Result<void> Coordinator::open_stream(const char* program) {
   if (sys::failed(turn))
     return make_error(ExitCode::kSystem, static_cast<int>(turn), "no eventfd for the stream of the job ({})",
                       errno_name(static_cast<int>(turn)));
-  turn_.reset(static_cast<int>(turn));
+  stream_turn_.reset(static_cast<int>(turn));
   // A member may die while it has the turn, which this process's writer then waits for.
   const long ends = sys::call(__NR_epoll_create1, static_cast<long>(EPOLL_CLOEXEC));
   if (sys::failed(ends))
     return make_error(ExitCode::kSystem, static_cast<int>(ends), "no epoll for the stream of the job ({})",
                       errno_name(static_cast<int>(ends)));
-  ends_.reset(static_cast<int>(ends));
+  closed_members_.reset(static_cast<int>(ends));
   // Its other end is the command's, and waits as it likes.
   sys::call(__NR_fcntl, command_.fd(), static_cast<long>(F_SETFL), static_cast<long>(O_WRONLY | O_NONBLOCK));
-  place.stream = {command_.fd(), turn_.get(), ends_.get(), POLLIN, &is_stream_over, this};
+  place.stream = {command_.fd(), stream_turn_.get(), closed_members_.get(), POLLIN, &is_stream_over, this};
   const long r = write_job_head(place.stream);
   return r == 0 ? Result<void>()
                 : make_error(ExitCode::kIo, static_cast<int>(-r), "{}: the stream cannot be begun ({})",
@@ -45,15 +45,16 @@ Result<void> Coordinator::open_stream(const char* program) {
 }
 
 void Coordinator::watch_in_stream(int socket) {
-  if (!ends_.valid()) return;
+  if (!closed_members_.valid()) return;
   epoll_event closed{EPOLLRDHUP, {.fd = socket}};  // and EPOLLHUP, always
-  sys::call(__NR_epoll_ctl, ends_.get(), static_cast<long>(EPOLL_CTL_ADD), socket, &closed);
+  sys::call(__NR_epoll_ctl, closed_members_.get(), static_cast<long>(EPOLL_CTL_ADD), socket, &closed);
 }
 
 // The member has sent its image: it may end, or execute another program.
 void Coordinator::watch_no_more(int socket) const {
   epoll_event none{};
-  if (ends_.valid()) sys::call(__NR_epoll_ctl, ends_.get(), static_cast<long>(EPOLL_CTL_DEL), socket, &none);
+  if (closed_members_.valid())
+    sys::call(__NR_epoll_ctl, closed_members_.get(), static_cast<long>(EPOLL_CTL_DEL), socket, &none);
 }
 
 // On the writer's thread, which waits: has a member failed? The agent hears of it from the same sockets, and
@@ -61,7 +62,7 @@ void Coordinator::watch_no_more(int socket) const {
 bool Coordinator::is_stream_over(void* coordinator) {
   const auto& self = *static_cast<const Coordinator*>(coordinator);
   epoll_event events[8];
-  const long count = sys::call(__NR_epoll_pwait, self.ends_.get(), events, 8L, 0L, nullptr, 8L);
+  const long count = sys::call(__NR_epoll_pwait, self.closed_members_.get(), events, 8L, 0L, nullptr, 8L);
   for (long i = 0; i < count; ++i) {
     MessageHead head{};
     const int socket = events[i].data.fd;

@@ -44,7 +44,7 @@ class Text {
   bool good_ = true;
 };
 
-void add_member(Text& out, const ManifestMember& m) {
+void add_member(Text& out, const ManifestEntry& m) {
   const ProcessLook& p = m.listed.look;
   out.add("{{\"pid\": {}, \"ppid\": {}, \"pgid\": {}, \"sid\": {}, \"name\": ", p.pid, p.ppid, p.pgid, p.sid);
   out.add_quoted(p.name);
@@ -93,12 +93,12 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
     out.add("}},\n");
   }
   int root = 0;
-  for (const ManifestMember& m : s.members) {
+  for (const ManifestEntry& m : s.members) {
     if (!m.left_out && (root == 0 || m.listed.look.pid == s.job->root)) root = m.listed.look.pid;
   }
   out.add(" \"root\": {},\n \"members\": [", root);
   bool first = true;
-  for (const ManifestMember& m : s.members) {
+  for (const ManifestEntry& m : s.members) {
     if (m.left_out) continue;
     out.add("{}\n  ", first ? "" : ",");
     add_member(out, m);
@@ -106,7 +106,7 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
   }
   out.add("],\n \"left_out\": [");
   first = true;
-  for (const ManifestMember& m : s.members) {
+  for (const ManifestEntry& m : s.members) {
     if (!m.left_out) continue;
     out.add("{}\n  {{\"pid\": {}, \"ppid\": {}, \"name\": ", first ? "" : ",", m.listed.look.pid,
             m.listed.look.ppid);
@@ -118,7 +118,7 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
   add_descriptions(out, s);
   out.add("],\n \"connections\": [],\n \"files\": [");
   first = true;
-  for (const ManifestMember& m : s.members) {
+  for (const ManifestEntry& m : s.members) {
     if (!m.has_image) continue;
     out.add("{}\n  {{\"name\": \"{}\", \"bytes\": {}, \"xxh3\": \"{:016x}\"}}", first ? "" : ",",
             member_image_name(m.listed.look.pid).text, m.image_bytes, m.image_state);

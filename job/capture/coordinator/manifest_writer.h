@@ -13,7 +13,7 @@
 
 namespace ckpt::job {
 
-struct ManifestMember {
+struct ManifestEntry {
   Listed listed;
   bool has_image = false;
   bool subreaper = false;
@@ -32,7 +32,7 @@ struct ManifestSources {
   uint64_t sequence;
   int64_t realtime_ns, monotonic_ns, boottime_ns;  // of the stop
   int64_t pause_ns;
-  std::span<const ManifestMember> members;
+  std::span<const ManifestEntry> members;
   std::span<const SharedUse> shared;  // member: index of shared_members
   std::span<const MemberFiles> shared_members;
   const HostsPart* part;  // nullptr: of a job on one host

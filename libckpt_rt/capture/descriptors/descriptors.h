@@ -20,8 +20,8 @@
 
 #include <atomic>
 
-#include "base/bytes.h"
 #include "base/memory/arena.h"
+#include "base/memory/bytes.h"
 #include "base/result.h"
 #include "image/format/object_number.h"
 #include "image/format/records/descriptor_records.h"

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "base/raii_fd.h"
 #include "image/format/records/terminal_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"

@@ -8,8 +8,8 @@
 // Source:    rt_sigaction(2), timer_create(2), /proc/PID/timers, prctl(2) PR_SET_MM, proc(5).
 #pragma once
 
-#include "base/bytes.h"
 #include "base/memory/arena.h"
+#include "base/memory/bytes.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "image/format/records/process_records.h"

@@ -71,8 +71,8 @@ inline constexpr long kGetEvents = 1, kWakeUp = 2;
 inline constexpr uint8_t kSkipCompletion = 1u << 6;
 inline constexpr uint32_t kInjectResult = 1;
 
-// Of a completion: another one of the same request follows; that a buffer is free again, after the request
-// has ended.
+// Flags of a completion. kMore: another completion of this request follows. kNotification: its buffer is free
+// again.
 inline constexpr uint32_t kMore = 1u << 1, kNotification = 1u << 3;
 // In the flags of the submission queue: its thread sleeps.
 inline constexpr uint32_t kNeedsWakeUp = 1u << 0;

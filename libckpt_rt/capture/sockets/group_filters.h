@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 
 namespace ckpt::group_filters {
 

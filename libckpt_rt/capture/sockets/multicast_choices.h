@@ -14,7 +14,7 @@
 #include <netinet/in.h>
 #include <stdint.h>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 
 namespace ckpt::multicast_choices {
 

@@ -7,7 +7,7 @@
 
 #include <sys/socket.h>
 
-#include "base/bytes.h"
+#include "base/memory/bytes.h"
 #include "base/sockets/opened_connection.h"
 #include "image/format/records/descriptor_records.h"
 #include "libckpt_rt/capture/sockets/socket_diag.h"

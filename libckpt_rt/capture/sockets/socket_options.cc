@@ -184,9 +184,8 @@ void put_long_option(ByteWriter& out, int socket, int level, int name, uint32_t 
 }
 
 // The largest segment that a socket asks for (TCP_MAXSEG), if it was set before the socket was connected.
-// Before that the kernel tells it, and says 536, which would be a limit, where nothing was set. Of a
-// connection the kernel tells the segments that are sent; what was asked for it has told the other end, and
-// is less than the path would take.
+// Before that the kernel tells it, and says 536, which would be a limit, where nothing was set. TCP_MAXSEG of
+// a connected socket is the segment size sent, not the one requested; so it is not saved.
 void put_largest_segment(ByteWriter& out, int socket, const SocketDetail& d, bool connection) {
   constexpr int kNotSet = 536, kLargestThatCanBeSet = 32767, kLargestPacket = 65535;
   SocketOptionDetail option{IPPROTO_TCP, TCP_MAXSEG, sizeof(int), 0, {}};

@@ -6,7 +6,7 @@
 #include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "base/memory/page_runs.h"
-#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/stages/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"

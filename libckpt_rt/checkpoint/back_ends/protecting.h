@@ -12,7 +12,7 @@
 #include "copier/engines/dma_copy_engine.h"
 #include "copier/filled_queue.h"
 #include "libckpt_rt/checkpoint/attempt.h"
-#include "libckpt_rt/checkpoint/back_ends/back_end.h"
+#include "libckpt_rt/checkpoint/stages/back_end.h"
 #include "libckpt_rt/checkpoint/stages/memory/open_pages.h"
 #include "libckpt_rt/checkpoint/stages/writer_thread.h"
 

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/memory/page_runs.h"
 #include "job/session/session.h"
-#include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/checkpoint/account/progress.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -98,7 +98,7 @@ Result<void> SequentialBackEnd::commit_standing() {
   cost.pause_ns = cost.resumed_ns - attempt_.clock.began_ns();
   CKPT_TRY(describe_and_commit());
   if (attempt_.in_force.files) attempt_.file_saver.save_all(attempt_.space.log(), FileSaver::Time::kLast);
-  return job::written(told_of(cost));
+  return job::written(to_written_message(cost));
 }
 
 Result<void> ConcurrentBackEnd::reserve(const Room& room) {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "libckpt_rt/checkpoint/attempt.h"
-#include "libckpt_rt/checkpoint/back_ends/back_end.h"
+#include "libckpt_rt/checkpoint/stages/back_end.h"
 
 namespace ckpt {
 

@@ -9,7 +9,7 @@
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
-#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/account/cost.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/stop/stop_world.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "job/session/session.h"
-#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/account/cost.h"
 #include "libckpt_rt/checkpoint/image/image_history.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/core/directory/log.h"

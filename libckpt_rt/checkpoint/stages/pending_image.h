@@ -34,7 +34,7 @@ class PendingImage {
 
   DirectSink& sink() { return sink_; }
   AddrRange memory() const { return arena_.range(); }
-  // Of the threads that compressed, when it is committed.
+  // Processor time of the compressing threads; valid after commit.
   ThreadTimes helper_times() const { return compression_threads_.times(); }
   CompressionThreads& compression_threads() { return compression_threads_; }
   bool has_parent() const { return identity_.parent.sequence != 0; }

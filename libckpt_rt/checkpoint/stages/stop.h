@@ -10,7 +10,7 @@
 #pragma once
 
 #include "include/ckpt_rt.h"
-#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/account/cost.h"
 #include "libckpt_rt/checkpoint/stages/process_capture.h"
 #include "libckpt_rt/checkpoint/stages/stop_clock.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"

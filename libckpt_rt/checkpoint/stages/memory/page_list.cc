@@ -2,7 +2,7 @@
 
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
-#include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/checkpoint/account/progress.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/preload_rules.h"
 

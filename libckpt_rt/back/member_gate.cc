@@ -1,4 +1,4 @@
-#include "libckpt_rt/back/job_gate.h"
+#include "libckpt_rt/back/member_gate.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kNear = 0x2080'0000'0000;
 }  // namespace
 
-long JobGate::open(int fd, uint32_t member, uint32_t members) {
+long MemberGate::open(int fd, uint32_t member, uint32_t members) {
   fd_ = fd;
   if (members > kMostBackMembers || member >= members) return -EINVAL;
   const long p =
@@ -24,12 +24,12 @@ long JobGate::open(int fd, uint32_t member, uint32_t members) {
   return 0;
 }
 
-JobGate::~JobGate() {
+MemberGate::~MemberGate() {
   if (gate_ != nullptr) sys::call(__NR_munmap, gate_, kBackGateBytes);
   if (fd_ >= 0) sys::call(__NR_close, fd_);
 }
 
-AddrRange JobGate::range() const {
+AddrRange MemberGate::range() const {
   if (gate_ == nullptr) return {};
   const Addr start = Addr::of(reinterpret_cast<std::byte*>(gate_));
   return {start, start + kBackGateBytes};
@@ -37,7 +37,7 @@ AddrRange JobGate::range() const {
 
 // A member whose lock is free has closed its open file of the gate: before the last barrier only the end of
 // its process does that.
-bool JobGate::somebody_died(uint32_t barrier) const {
+bool MemberGate::somebody_died(uint32_t barrier) const {
   for (uint32_t i = 0; i < gate_->members; ++i) {
     if (i == member_ || gate_->passed[i].load() >= barrier) continue;
     struct flock range {};
@@ -52,7 +52,7 @@ bool JobGate::somebody_died(uint32_t barrier) const {
   return false;
 }
 
-JobGate::Waited JobGate::await(uint32_t barrier, bool asker_is_gone, int64_t longest_ns) {
+MemberGate::Waited MemberGate::await(uint32_t barrier, bool asker_is_gone, int64_t longest_ns) {
   const timespec longest{0, longest_ns};
   const uint32_t seen = gate_->turns.load();
   if (gate_->all_at(barrier)) return Waited::kAll;

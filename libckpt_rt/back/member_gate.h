@@ -9,12 +9,12 @@
 
 namespace ckpt {
 
-class JobGate {
+class MemberGate {
  public:
-  JobGate() = default;
-  ~JobGate();
-  JobGate(const JobGate&) = delete;
-  JobGate& operator=(const JobGate&) = delete;
+  MemberGate() = default;
+  ~MemberGate();
+  MemberGate(const MemberGate&) = delete;
+  MemberGate& operator=(const MemberGate&) = delete;
 
   // Takes the descriptor. 0, or -errno.
   long open(int fd, uint32_t member, uint32_t members);

@@ -1,4 +1,4 @@
-#include "cli/hosts/checkpoints/protect.h"
+#include "cli/hosts/checkpoints/redundancy.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/checkpoint/account/progress.h"
 
 #include <fmt/core.h>
 #include <sys/socket.h>
