@@ -4,8 +4,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include "base/checks/named_points.h"
 #include "base/clock.h"
-
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/fork/child.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -128,7 +128,9 @@ void wait_until_nobody_asks() {
     const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
     futex_wait(inside, n, &limit);
   }
-  if (n != 0) inside.compare_exchange_strong(n, 0, std::memory_order_relaxed);
+  if (n == 0) return;
+  points::at("release.abandoned");
+  inside.compare_exchange_strong(n, 0, std::memory_order_relaxed);
 }
 }  // namespace
 

@@ -1,8 +1,12 @@
 // Memory that goes, or is another's, while it is copied: whatever the kernel tells of it, an image never has
 // what was not there at the stop.
-#include <future>
-#include <memory>
+#include <unistd.h>
 
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "base/files/task_text.h"
 #include "tests/unit/copier/copier_rig.h"
 
 namespace ckpt {
@@ -122,20 +126,25 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
         if (rig.copier.holds(released)) rig.copier.before_release(released);
         rig.copier.removed(released);
       }
-      std::promise<void> over;
+      std::atomic<bool> first{true}, runs{false}, over{false}, was_over{false};
       if (when == "written") {
         // The handler of the fault has let the thread go and not yet said what it found: all copying waits
-        // for it.
-        rig.memory.in_settle = [&, once = std::make_shared<std::atomic<bool>>(true)] {
-          if (once->exchange(false)) over.get_future().wait_for(std::chrono::milliseconds(100));
+        // for it, and ends behind it.
+        rig.memory.in_settle = [&, copying = gettid()] {
+          if (gettid() == copying || !first.exchange(false)) return;
+          while (!runs || !(over || ProcText(getpid(), copying, "/status").state() == 'S'))
+            std::this_thread::yield();
+          was_over = over.load();
         };
         EXPECT_TRUE(rig.memory.write(33, 5));
       }
       const bool changed = when == "before" || when == "written" ||
                            ((when == "beside an open one" || when == "released") && inherited);
+      runs = true;
       EXPECT_EQ(rig.copier.run(), !changed) << when << inherited;
-      over.set_value();
+      over = true;
       rig.finish();
+      EXPECT_FALSE(was_over) << when << inherited;
     }
   }
 }
