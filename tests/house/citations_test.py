@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Each test that a document or a comment names exists, and docs/defects.md names nothing else as what shows a defect mended.
+"""Each test, file and folder that a document or a comment names exists, and docs/defects.md names nothing else as what shows a defect mended.
 
 Usage: citations_test.py BUILD CTEST      BUILD: configured; its tests need not be built
 """
+import fnmatch
 import json
 import os
 import re
@@ -32,6 +33,43 @@ def shown_by(text):
     """Of docs/defects.md: the words in the last column of its tables."""
     rows = [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in text.splitlines() if line.startswith("| ")]
     return [word for row in rows for word in re.findall(r"`([^`]+)`", row[-1])]
+
+
+class Paths:
+    """Files and folders that are committed. In a document by their path from the root, or from the document's folder; NAME stands for any
+    name. In a comment the folders at the beginning may be left out."""
+
+    def __init__(self, listed):
+        self.all, self.ends = set(listed), set()
+        for path in listed:
+            parts = path.split("/")
+            self.all |= {"/".join(parts[:i]) for i in range(1, len(parts))}
+            self.ends |= {"/".join(parts[i:]) for i in range(len(parts))}
+        self.folders = {part for path in listed for part in path.split("/")[:-1]}
+        self.tops = {path.split("/")[0] for path in listed if "/" in path}
+
+    def has(self, path, folder=""):
+        braces = re.search(r"\{([^}]*)\}", path)
+        if braces:
+            return all(self.has(path.replace(braces[0], part), folder) for part in braces[1].split(","))
+        pattern = path.rstrip("/").replace("NAME", "*")
+        if "*" in pattern:
+            return any(fnmatch.fnmatch(name, pattern) for name in self.all)
+        return pattern in self.all or os.path.normpath(os.path.join(folder, pattern)) in self.all
+
+    def missing_in_document(self, name, text):
+        words = [re.match(r"[\w./*{},+-]*", word)[0].rstrip(".,") for word in re.findall(r"`([^`]+)`", text)]
+        words = [word for word in words if "/" in word and word.split("/")[0] in self.tops]
+        links = [link for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) if "://" not in link]
+        folder = os.path.dirname(name)
+        return [(name, word) for word in words if not self.has(word, folder)] + \
+               [(name, link) for link in links if os.path.normpath(os.path.join(folder, link)) not in self.all]
+
+    def missing_in_comments(self, name, text):
+        """Only paths that begin with a folder of this project: headers of libraries are named too."""
+        comments = [line[line.index("//"):] for line in text.splitlines() if "//" in line and "#include" not in line]
+        words = [word for line in comments for word in re.findall(r"(?<![\w./$~{}-])[a-z_]+(?:/\w+)+\.(?:h|cc|py|md)\b", line)]
+        return [(name, word) for word in words if word.split("/")[0] in self.folders and word not in self.ends]
 
 
 class Tests:
@@ -90,6 +128,25 @@ class Citations(unittest.TestCase):
                 missing += [(name, word) for word in re.findall(r"`(test_\w+)`", text) if word not in self.tests.in_python]
         self.assertGreater(seen, 10)
         self.assertEqual(missing, [], "no such test")
+
+    def test_paths(self):
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=SOURCE, capture_output=True, text=True, check=True).stdout
+        paths = Paths([path for path in listed.split("\0") if os.path.exists(os.path.join(SOURCE, path)) and path])
+        missing = []
+        for name, text in files("*.md", ":!CHANGELOG.md"):
+            missing += paths.missing_in_document(name, text)
+        for name, text in files("*.cc", "*.h", "*.c", "*.S"):
+            missing += paths.missing_in_comments(name, text)
+        self.assertEqual(missing, [], "no such file or folder")
+
+    def test_what_counts_as_a_path(self):
+        paths = Paths(["a/b/c.h", "a/b/c.cc", "docs/d.md", "docs/low/e.md"])
+        text = "`a/b/c.h` `a/b/c.*` `a/b/c.{h,cc}` `a/b/` `a/b/NAME.h` `other/f.h` `a/b/c.cc --all` [d](d.md#there) [out](https://x.y/z)"
+        self.assertEqual(paths.missing_in_document("docs/d.md", text), [])
+        for wrong in ("`a/c.h`", "`a/b/c.{h,py}`", "`a/c.*`", "`docs/f.md`", "[e](e.md)"):
+            self.assertEqual(len(paths.missing_in_document("docs/d.md", wrong)), 1, wrong)
+        self.assertEqual(paths.missing_in_comments("x.cc", "// see b/c.h, a/b/c.h and linux/fs.h\n#include \"b/gone.h\"\n"), [])
+        self.assertEqual(paths.missing_in_comments("x.cc", "f();  // b/gone.h"), [("x.cc", "b/gone.h")])
 
     def test_what_counts(self):
         self.assertEqual(cases_in("TEST_F(Some, Case) {\nTEST(Other,\n     One) {\n// TEST(Not, This)"), {"Some.Case", "Other.One"})
