@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -228,6 +229,109 @@ Result<std::unique_ptr<JobSpool>> spooled_job(const std::string& image) {
   return spool;
 }
 
+// choose_mmap_base() may execute this program again. So only the description is read here, not the list of
+// all memory, which is long.
+Result<void> choose_own_place(const std::string& path, char** argv) {
+  auto description = path == "-" ? open_standard_input(ImageParts::kDescription)
+                                 : ImageReader::open(path, ImageParts::kDescription);
+  if (!description.ok()) return description.error();
+  description->read_ahead();
+  const ImageMeta* metas[] = {&description->meta()};
+  choose_mmap_base(metas, argv);
+  return {};
+}
+
+// When memory is loaded. Adds a note where that is not as the user wanted. confined: in a user namespace of
+// its own the process may not have the userfaultfd that lazy memory needs.
+Loading choose_loading(const RestartOptions& options, bool confined, RestartPlan& plan) {
+  // A thread that waits for a page must get it soon: the extents of an encrypted image are not loaded lazily.
+  bool sealed = false;
+  for (size_t i = 0; i < plan.image->size(); ++i) sealed |= !plan.image->image(i).stored_plainly();
+  if (sealed && options.loading == Loading::kLazy) {
+    plan.notes.push_back("all memory is loaded before the program runs: the image is encrypted");
+  }
+  if (confined && options.loading == Loading::kLazy) {
+    plan.notes.push_back(
+        "all memory is loaded before the program runs: it comes back in a user namespace of its own");
+  }
+  if (options.check) return Loading::kNone;
+  return confined || sealed ? Loading::kEager : options.loading;
+}
+
+// --check: it can be restarted.
+void say_checked(const RestartOptions& options, const RestartPlan& plan, const NamespaceChoice& choice) {
+  Json j = describe(plan);
+  j["ok"] = true;
+  j["new_pid_namespace"] = choice.new_pid;
+  j["new_user_namespace"] = choice.new_user;
+  j["notes"] = plan.notes;
+  if (options.json) {
+    std::printf("%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    return;
+  }
+  for (const std::string& note : plan.notes) print_note(options, note);
+  if (!options.quiet)
+    std::printf("%s: can be restarted here%s\n", plan.image->path().c_str(),
+                choice.new_pid ? ", in a pid namespace of its own" : "");
+}
+
+// All is checked: from the new process to its end, which is this process's.
+int run_program(const RestartOptions& options, RestartPlan& plan, const std::vector<int>& ids,
+                NamespaceChoice choice, const Costs& costs) {
+  Supervisor::block_signals();
+  Terminal terminal;
+  if (!options.detach) terminal.set_as_saved(plan.image->meta());
+  Loader loader;
+  std::optional<Supervisor> supervisor;
+  Launched launched;
+  auto begin_again_in_namespace = [&]() -> Result<Outcome> {
+    auto own = choose_namespaces(ids, NamespacePolicy::kAlways);
+    if (!own.ok()) return own.error();
+    choice = *own;
+    choice.reason = "a thread id was taken meanwhile";
+    if (choice.new_user && plan.lazy.any())
+      CKPT_TRY(load_eagerly(plan, progress_on_terminal(options, "checking")));
+    supervisor.reset();
+    return bring_back(options, plan, choice, supervisor, loader, launched);
+  };
+  auto outcome = bring_back(options, plan, choice, supervisor, loader, launched);
+  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
+      outcome.error().sys_errno == EEXIST && !choice.new_pid &&
+      options.namespaces == NamespacePolicy::kAuto) {
+    // Somebody took an id since we looked: nothing of the program has run, so start over in a namespace.
+    outcome = begin_again_in_namespace();
+  }
+  if (!outcome.ok()) {
+    terminal.put_back();
+    return finish_with_error(options, outcome.error());
+  }
+  if (terminal.other_size()) supervisor->send(SIGWINCH);
+
+  std::vector<std::string> notes = plan.notes;
+  notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());
+  for (std::string& line : restorer_note_lines(outcome->restorer_notes)) notes.push_back(std::move(line));
+  for (std::string& line : library_note_lines(outcome->library_notes)) notes.push_back(std::move(line));
+  for (const std::string& note : notes) print_note(options, note);
+  report_costs(options, plan, loader, launched, *outcome, costs, notes);
+  if (options.detach) {
+    supervisor->detach();
+    std::printf("%d\n", outcome->outer_pid);
+    return 0;
+  }
+  plan.image.reset();  // its memory and descriptor are not needed for the rest of a long life
+  forget_reading_key();
+  std::fflush(nullptr);
+  int status = supervisor->wait_until_ended([&] {
+    if (options.json) {
+      std::fprintf(stderr, "%s\n", loader.loaded_text(true).c_str());
+    } else {
+      print_note(options, loader.loaded_text(false));
+    }
+  });
+  if (loader.error()) return finish_with_error(options, *loader.error());
+  end_like(status);
+}
+
 int restart(RestartOptions options, char** argv) {
   if (!options.hosts.empty()) return restart_on_hosts(options);
   auto image = reach_keeper_images(options.image);
@@ -248,14 +352,7 @@ int restart(RestartOptions options, char** argv) {
   if (!path.ok() && is_over_hosts(options.image)) return restart_on_hosts(options);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
-    // choose_mmap_base() may execute this program again. So only the description is read here, not the list
-    // of all memory, which is long.
-    auto description = *path == "-" ? open_standard_input(ImageParts::kDescription)
-                                    : ImageReader::open(*path, ImageParts::kDescription);
-    if (!description.ok()) return finish_with_error(options, description.error());
-    description->read_ahead();
-    const ImageMeta* metas[] = {&description->meta()};
-    choose_mmap_base(metas, argv);
+    if (auto r = choose_own_place(*path, argv); !r.ok()) return finish_with_error(options, r.error());
   }
   auto plan = open_plan(*path);
   if (!plan.ok()) return finish_with_error(options, plan.error());
@@ -267,95 +364,15 @@ int restart(RestartOptions options, char** argv) {
   for (int child : lost_children(plan->image->meta())) ids.push_back(child);
   await_dying(ids);
   auto choice = choose_namespaces(ids, options.namespaces);
-  // In a user namespace of its own the process may not have the userfaultfd that lazy memory needs.
-  const bool confined = choice.ok() && choice->new_user;
-  // A thread that waits for a page must get it soon: the extents of an encrypted image are not loaded lazily.
-  bool sealed = false;
-  for (size_t i = 0; i < plan->image->size(); ++i) sealed |= !plan->image->image(i).stored_plainly();
-  const Loading loading = options.check        ? Loading::kNone
-                          : confined || sealed ? Loading::kEager
-                                               : options.loading;
-  if (sealed && options.loading == Loading::kLazy) {
-    plan->notes.push_back("all memory is loaded before the program runs: the image is encrypted");
-  }
-  if (confined && options.loading == Loading::kLazy) {
-    plan->notes.push_back(
-        "all memory is loaded before the program runs: it comes back in a user namespace of its own");
-  }
+  const Loading loading = choose_loading(options, choice.ok() && choice->new_user, *plan);
   if (auto r = check_plan(*plan, loading, progress_on_terminal(options, "checking")); !r.ok()) {
     return finish_with_error(options, r.error());
   }
   if (!choice.ok()) return finish_with_error(options, choice.error());
   costs.checked_ns = now_ns();
-
-  if (options.check) {
-    Json j = describe(*plan);
-    j["ok"] = true;
-    j["new_pid_namespace"] = choice->new_pid;
-    j["new_user_namespace"] = choice->new_user;
-    j["notes"] = plan->notes;
-    if (options.json) {
-      std::printf("%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-    } else {
-      for (const std::string& note : plan->notes) print_note(options, note);
-      if (!options.quiet)
-        std::printf("%s: can be restarted here%s\n", plan->image->path().c_str(),
-                    choice->new_pid ? ", in a pid namespace of its own" : "");
-    }
-    return 0;
-  }
-
-  Supervisor::block_signals();
-  Terminal terminal;
-  if (!options.detach) terminal.set_as_saved(plan->image->meta());
-  Loader loader;
-  std::optional<Supervisor> supervisor;
-  Launched launched;
-  auto begin_again_in_namespace = [&]() -> Result<Outcome> {
-    choice = choose_namespaces(ids, NamespacePolicy::kAlways);
-    if (!choice.ok()) return choice.error();
-    choice->reason = "a thread id was taken meanwhile";
-    if (choice->new_user && plan->lazy.any())
-      CKPT_TRY(load_eagerly(*plan, progress_on_terminal(options, "checking")));
-    supervisor.reset();
-    return bring_back(options, *plan, *choice, supervisor, loader, launched);
-  };
-  auto outcome = bring_back(options, *plan, *choice, supervisor, loader, launched);
-  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
-      outcome.error().sys_errno == EEXIST && !choice->new_pid &&
-      options.namespaces == NamespacePolicy::kAuto) {
-    // Somebody took an id since we looked: nothing of the program has run, so start over in a namespace.
-    outcome = begin_again_in_namespace();
-  }
-  if (!outcome.ok()) {
-    terminal.put_back();
-    return finish_with_error(options, outcome.error());
-  }
-  if (terminal.other_size()) supervisor->send(SIGWINCH);
-
-  std::vector<std::string> notes = plan->notes;
-  notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());
-  for (std::string& line : restorer_note_lines(outcome->restorer_notes)) notes.push_back(std::move(line));
-  for (std::string& line : library_note_lines(outcome->library_notes)) notes.push_back(std::move(line));
-  for (const std::string& note : notes) print_note(options, note);
-  report_costs(options, *plan, loader, launched, *outcome, costs, notes);
-  if (options.detach) {
-    supervisor->detach();
-    std::printf("%d\n", outcome->outer_pid);
-    return 0;
-  }
-  plan->image.reset();  // its memory and descriptor are not needed for the rest of a long life
-  forget_reading_key();
-  std::fflush(nullptr);
-  int status = supervisor->wait_until_ended([&] {
-    if (options.json) {
-      std::fprintf(stderr, "%s\n", loader.loaded_text(true).c_str());
-    } else {
-      print_note(options, loader.loaded_text(false));
-    }
-  });
-  if (loader.error()) return finish_with_error(options, *loader.error());
-  end_like(status);
+  if (!options.check) return run_program(options, *plan, ids, std::move(*choice), costs);
+  say_checked(options, *plan, *choice);
+  return 0;
 }
 
 }  // namespace

@@ -335,6 +335,78 @@ Result<std::optional<std::string>> find_job(const std::string& argument, std::ve
   return newest;
 }
 
+namespace {
+
+// choose_mmap_base() may execute this program again.
+Result<void> choose_own_place(const Manifest& manifest, const std::string& directory, bool trust,
+                              char** argv) {
+  auto descriptions = open_descriptions(manifest, directory, trust);
+  if (!descriptions.ok()) return descriptions.error();
+  std::vector<const ImageMeta*> metas;
+  for (const ImageReader& image : *descriptions) metas.push_back(&image.meta());
+  choose_mmap_base(metas, argv);
+  return {};
+}
+
+// A part of a job over hosts is restarted by the ckpt-restart that has all of them.
+Result<void> refuse_part_alone(const RestartOptions& options, const std::string& directory) {
+  const std::string host = host_of_part(directory);
+  if (host.empty() || options.hosts_fd >= 0 || options.check) return {};
+  return make_error(
+      ExitCode::kUsage, 0,
+      "{}: is the part of host {} in a job over several: ckpt-restart --hosts h1,h2 with the directory "
+      "that has its .hosts file",
+      directory, host);
+}
+
+// Opens the job and checks all of it.
+Result<JobPlan> checked_job(const RestartOptions& options, const std::string& directory, Manifest manifest,
+                            bool spooled, const std::vector<std::string>& notes_of_choice) {
+  auto job = open_job(directory, std::move(manifest), options.trust);
+  if (!job.ok()) return job.error();
+  job->notes.insert(job->notes.begin(), notes_of_choice.begin(), notes_of_choice.end());
+  if (spooled) {
+    unsetenv("CKPT_RESTART_SPOOL");
+    // The later contents of files that are put back are saved in the working directory, as with an image from
+    // standard input.
+    for (auto& plan : job->plans) {
+      if (plan != nullptr) plan->image_directory = std::filesystem::current_path();
+    }
+  }
+  CKPT_TRY(plan_tree(*job));
+  CKPT_TRY(check_ids(*job));
+  await_dying(job->ids());
+  CKPT_TRY(check_job(*job, loading_of(options, *job), {}));
+  return job;
+}
+
+// The second attempt, in a namespace, if somebody has taken an id since we looked: nothing of the job has
+// run.
+Result<JobOutcome> run_attempts(const RestartOptions& options, const JobPlan& job, NamespaceChoice& choice,
+                                std::optional<RestartAttempt>& attempt) {
+  // Orphans of the present pid namespace are ours until all are where they belong.
+  if (!choice.new_pid) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  attempt.emplace(job, choice, options);
+  auto outcome = attempt->run();
+  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
+      outcome.error().sys_errno == EEXIST && !choice.new_pid &&
+      options.namespaces == NamespacePolicy::kAuto && hosts_plan() == nullptr) {
+    auto own = choose_namespaces(job.ids(), NamespacePolicy::kAlways);
+    if (own.ok()) {
+      choice = *own;
+      choice.reason = "an id was taken meanwhile";
+      attempt.emplace(job, choice, options);
+      outcome = attempt->run();
+    } else {
+      outcome = own.error();
+    }
+  }
+  prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+  return outcome;
+}
+
+}  // namespace
+
 int restart_job(const RestartOptions& options, const std::string& directory, char** argv, JobSpool* spool,
                 const std::vector<std::string>& notes_of_choice) {
   const int64_t start_ns = now_ns();
@@ -343,22 +415,10 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   // Until all is loaded; of a stream nobody knows.
   auto held = spool != nullptr ? Result<ScopedFd>(ScopedFd()) : job::hold_job(directory.c_str());
   if (!held.ok()) return finish_with_error(options, held.error());
-  const std::string host = host_of_part(directory);
-  if (!host.empty() && options.hosts_fd < 0 && !options.check) {
-    return finish_with_error(
-        options,
-        make_error(
-            ExitCode::kUsage, 0,
-            "{}: is the part of host {} in a job over several: ckpt-restart --hosts h1,h2 with the directory "
-            "that has its .hosts file",
-            directory, host));
-  }
+  if (auto r = refuse_part_alone(options, directory); !r.ok()) return finish_with_error(options, r.error());
   if (!options.check) {
-    auto descriptions = open_descriptions(*manifest, directory, options.trust);
-    if (!descriptions.ok()) return finish_with_error(options, descriptions.error());
-    std::vector<const ImageMeta*> metas;
-    for (const ImageReader& image : *descriptions) metas.push_back(&image.meta());
-    choose_mmap_base(metas, argv);
+    if (auto r = choose_own_place(*manifest, directory, options.trust, argv); !r.ok())
+      return finish_with_error(options, r.error());
   }
   // Not before: the block above may have begun again from main().
   if (options.hosts_fd >= 0) {
@@ -366,22 +426,8 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
     if (auto r = shares_host() ? live_apart() : Result<void>(); !r.ok())
       return finish_with_error(options, r.error());
   }
-  auto job = open_job(directory, std::move(*manifest), options.trust);
+  auto job = checked_job(options, directory, std::move(*manifest), spool != nullptr, notes_of_choice);
   if (!job.ok()) return finish_with_error(options, job.error());
-  job->notes.insert(job->notes.begin(), notes_of_choice.begin(), notes_of_choice.end());
-  if (spool != nullptr) {
-    unsetenv("CKPT_RESTART_SPOOL");
-    // The later contents of files that are put back are saved in the working directory, as with an image from
-    // standard input.
-    for (auto& plan : job->plans) {
-      if (plan != nullptr) plan->image_directory = std::filesystem::current_path();
-    }
-  }
-  if (auto r = plan_tree(*job); !r.ok()) return finish_with_error(options, r.error());
-  if (auto r = check_ids(*job); !r.ok()) return finish_with_error(options, r.error());
-  await_dying(job->ids());
-  if (auto r = check_job(*job, loading_of(options, *job), {}); !r.ok())
-    return finish_with_error(options, r.error());
   auto choice = choose_namespaces(job->ids(), shares_host() ? NamespacePolicy::kAlways : options.namespaces);
   if (!choice.ok()) return finish_with_error(options, choice.error());
   const int64_t checked_ns = now_ns();
@@ -390,25 +436,8 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   Supervisor::block_signals();
   Terminal terminal;
   if (!options.detach) terminal.set_as_saved(job->root().image->meta());
-  // Orphans of the present pid namespace are ours until all are where they belong.
-  if (!choice->new_pid) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   std::optional<RestartAttempt> attempt;
-  attempt.emplace(*job, *choice, options);
-  auto outcome = attempt->run();
-  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
-      outcome.error().sys_errno == EEXIST && !choice->new_pid &&
-      options.namespaces == NamespacePolicy::kAuto && hosts_plan() == nullptr) {
-    // Somebody took an id since we looked: nothing of the job has run, so start over in a namespace.
-    choice = choose_namespaces(job->ids(), NamespacePolicy::kAlways);
-    if (!choice.ok()) {
-      terminal.put_back();
-      return finish_with_error(options, choice.error());
-    }
-    choice->reason = "an id was taken meanwhile";
-    attempt.emplace(*job, *choice, options);
-    outcome = attempt->run();
-  }
-  prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+  auto outcome = run_attempts(options, *job, *choice, attempt);
   if (!outcome.ok()) {
     terminal.put_back();
     return finish_with_error(options, outcome.error());
@@ -424,18 +453,16 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   job::release_job(*held);
   held->reset();
 
-  if (hosts_plan() != nullptr) {
-    hosts_plan()->say_running(outcome->outer_pids[static_cast<size_t>(
-        job->births.births[static_cast<size_t>(job->root_birth())].member)]);
-  }
+  const int root_member = job->births.births[static_cast<size_t>(job->root_birth())].member;
+  const int outer_pid = outcome->outer_pids[static_cast<size_t>(root_member)];
+  if (hosts_plan() != nullptr) hosts_plan()->say_running(outer_pid);
   std::vector<std::string> notes = job->notes;
   notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());
   for (const std::string& note : notes) print_note(options, note);
   report_costs(options, *job, namespaces, *outcome, start_ns, checked_ns, notes);
   if (options.detach) {
     supervisor.detach();
-    std::printf("%d\n", outcome->outer_pids[static_cast<size_t>(
-                            job->births.births[static_cast<size_t>(job->root_birth())].member)]);
+    std::printf("%d\n", outer_pid);
     return 0;
   }
   attempt.reset();

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
+#include "base/settings/settings.h"
 #include "cli/ask/hand_over.h"
 #include "cli/ask/network.h"
 #include "cli/ask/stopped_target.h"

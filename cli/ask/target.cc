@@ -195,6 +195,72 @@ std::string running_program(pid_t pid) {
   return fmt::format("{}:{}{}", file.st_dev, file.st_ino, addresses);
 }
 
+// status: the text of /proc/PID/status; which: "SigBlk", "SigCgt", "SigIgn".
+bool has_signal(const std::string& status, const char* which, int signal) {
+  unsigned long long mask = 0;
+  std::istringstream(status_value(status, which)) >> std::hex >> mask;
+  return (mask >> (signal - 1) & 1) != 0;
+}
+
+// Sets the user, whom we may be to ask.
+Result<void> look_at_user(const std::string& status, const std::string& label, Target& t) {
+  unsigned real = 0, effective = 0;
+  std::istringstream(status_value(status, "Uid")) >> real >> effective;
+  if (geteuid() != 0 && effective != geteuid()) {
+    return failure(ExitCode::kPermission, label, fmt::format("belongs to user {}", effective),
+                   "ask as that user or as root");
+  }
+  t.uid = effective;
+  return {};
+}
+
+// A process whose main thread called pthread_exit looks like a zombie; its other threads run on. Then
+// *of_thread is the folder of one of those in /proc/PID, and *status is of it.
+Result<void> look_whether_it_lives(const std::string& label, Target& t, std::string* status,
+                                   std::string* of_thread) {
+  if (t.state == 'Z') {
+    *of_thread = live_thread(t.pid);
+    if (!of_thread->empty() && read_proc(t.pid, (*of_thread + "status").c_str(), status)) {
+      t.state = status_value(*status, "State")[0];
+    }
+  }
+  if (t.state == 'Z' || t.state == 'X') {
+    return failure(ExitCode::kNoProcess, label, "has exited already (zombie)",
+                   "start it again, or restart an image");
+  }
+  // 't' may be a tracer's stop of a moment: such a program is asked, and may not answer in time.
+  if (status_value(*status, "Kthread") == "1" || status_value(*status, "VmSize").empty()) {
+    return failure(ExitCode::kNoProcess, label, "is a kernel thread", "give the id of a program");
+  }
+  return {};
+}
+
+// Sets the signal by which it is asked.
+Result<void> look_at_signal(const std::string& status, const std::string& maps, const std::string& label,
+                            Target& t, bool* starting) {
+  if (const std::string strict = strict_thread(t.pid); !strict.empty()) {
+    return failure(
+        ExitCode::kUnsupported, label,
+        fmt::format("thread {} has forbidden itself all but four system calls (strict seccomp)", strict),
+        "it cannot stand still for a checkpoint; there is none of this program");
+  }
+  if (const int moved = moved_signal(maps); moved != 0 && has_signal(status, "SigCgt", moved))
+    t.signal = moved;
+  // Its library has seen the filter come (hooks::begin_deadly_filter).
+  if (has_signal(status, "SigIgn", t.signal) && status_value(status, "Seccomp") == "2") {
+    return failure(ExitCode::kUnsupported, label,
+                   "has a filter of system calls (seccomp) that would end it at a checkpoint",
+                   "there is none of this program while it has that");
+  }
+  if (!has_signal(status, "SigCgt", t.signal)) {
+    *starting = true;
+    return failure(ExitCode::kUnavailable, label,
+                   fmt::format("does not handle checkpoint signal {} (yet)", t.signal),
+                   "ask again once it runs; if it stays so, see the log in its image directory");
+  }
+  return {};
+}
+
 // *starting: what is said of it may pass soon, by itself.
 Result<Target> examine(pid_t pid, bool* starting) {
   *starting = false;
@@ -213,13 +279,8 @@ Result<Target> examine(pid_t pid, bool* starting) {
                    fmt::format("ask the process: {}", tgid));
   }
   if (!t.pidfd.valid()) return gone(pid);
-  const auto has_signal = [&status](const char* which, int signal) {
-    unsigned long long mask = 0;
-    std::istringstream(status_value(status, which)) >> std::hex >> mask;
-    return (mask >> (signal - 1) & 1) != 0;
-  };
   const int ppid = std::atoi(status_value(status, "PPid").c_str());
-  if (has_parents_memory(pid, ppid, [&] { return has_signal("SigBlk", kDefaultCheckpointSignal); })) {
+  if (has_parents_memory(pid, ppid, [&] { return has_signal(status, "SigBlk", kDefaultCheckpointSignal); })) {
     *starting = true;
     return failure(ExitCode::kUnavailable, label, "has its parent's memory until it executes another program",
                    "ask again then, or ask its parent");
@@ -232,29 +293,9 @@ Result<Target> examine(pid_t pid, bool* starting) {
   if (const int by = std::atoi(status_value(status, "TracerPid").c_str()); by != 0)
     (void)read_proc(by, "comm", &tracer);
 
-  unsigned real = 0, effective = 0;
-  std::istringstream(status_value(status, "Uid")) >> real >> effective;
-  if (geteuid() != 0 && effective != geteuid()) {
-    return failure(ExitCode::kPermission, label, fmt::format("belongs to user {}", effective),
-                   "ask as that user or as root");
-  }
-  t.uid = effective;
-  // A process whose main thread called pthread_exit looks like a zombie; its other threads run on.
+  CKPT_TRY(look_at_user(status, label, t));
   std::string of_thread;
-  if (t.state == 'Z') {
-    of_thread = live_thread(pid);
-    if (!of_thread.empty() && read_proc(pid, (of_thread + "status").c_str(), &status)) {
-      t.state = status_value(status, "State")[0];
-    }
-  }
-  if (t.state == 'Z' || t.state == 'X') {
-    return failure(ExitCode::kNoProcess, label, "has exited already (zombie)",
-                   "start it again, or restart an image");
-  }
-  // 't' may be a tracer's stop of a moment: such a program is asked, and may not answer in time.
-  if (status_value(status, "Kthread") == "1" || status_value(status, "VmSize").empty()) {
-    return failure(ExitCode::kNoProcess, label, "is a kernel thread", "give the id of a program");
-  }
+  CKPT_TRY(look_whether_it_lives(label, t, &status, &of_thread));
   std::string inner = last_word(status_value(status, "NStgid"));
   auto inner_pid = parse_pid(inner);
   t.inner_pid = inner_pid.ok() ? *inner_pid : pid;
@@ -283,25 +324,7 @@ Result<Target> examine(pid_t pid, bool* starting) {
     return failure(ExitCode::kNoProcess, label, "was started with CKPT_DISABLE=1", "start it without");
   }
   t.signal = settings->signal;
-  if (const std::string strict = strict_thread(pid); !strict.empty()) {
-    return failure(
-        ExitCode::kUnsupported, label,
-        fmt::format("thread {} has forbidden itself all but four system calls (strict seccomp)", strict),
-        "it cannot stand still for a checkpoint; there is none of this program");
-  }
-  if (const int moved = moved_signal(maps); moved != 0 && has_signal("SigCgt", moved)) t.signal = moved;
-  // Its library has seen the filter come (hooks::begin_deadly_filter).
-  if (has_signal("SigIgn", t.signal) && status_value(status, "Seccomp") == "2") {
-    return failure(ExitCode::kUnsupported, label,
-                   "has a filter of system calls (seccomp) that would end it at a checkpoint",
-                   "there is none of this program while it has that");
-  }
-  if (!has_signal("SigCgt", t.signal)) {
-    *starting = true;
-    return failure(ExitCode::kUnavailable, label,
-                   fmt::format("does not handle checkpoint signal {} (yet)", t.signal),
-                   "ask again once it runs; if it stays so, see the log in its image directory");
-  }
+  CKPT_TRY(look_at_signal(status, maps, label, t, starting));
   std::string network = namespace_of(fmt::format("{}", pid), "net");
   t.other_network = !network.empty() && network != namespace_of("self", "net");
   return t;

@@ -219,102 +219,121 @@ uint64_t vdso_bytes(const ImageMeta& m) {
   return 0;
 }
 
+// Each image of the chain, and how much of it is in use.
+OrderedJson chain_json(const ImageChain& image) {
+  OrderedJson chain = OrderedJson::array();
+  for (size_t i = 0; i < image.size(); ++i) {
+    const ImageReader& one = image.image(i);
+    uint64_t used = 0;
+    for (const MemoryPiece& piece : image.pieces()) used += piece.image == i ? piece.length : 0;
+    chain.push_back({{"image", one.path()},
+                     {"sequence", one.brief().sequence},
+                     {"bytes", one.brief().file_bytes},
+                     {"bytes_memory", one.brief().memory_bytes},
+                     {"bytes_used", used}});
+  }
+  return chain;
+}
+
+OrderedJson process_json(const ImageMeta& m) {
+  const ProcessRecord& p = m.process.record;
+  return {{"program", std::string(m.process.comm)},
+          {"exe", std::string(m.mm.exe_path)},
+          {"pid", p.pid},
+          {"ppid", p.ppid},
+          {"pgid", p.pgid},
+          {"sid", p.sid},
+          {"uid", p.uid[1]},
+          {"gid", p.gid[1]},
+          {"cwd", std::string(m.process.cwd)},
+          {"umask", p.umask},
+          {"checkpoint_signal", p.checkpoint_signal},
+          {"library", std::string(m.process.library_path)},
+          {"vdso_bytes_saved", vdso_bytes(m)}};
+}
+
+OrderedJson cost_json(const CostRecord& cost) {
+  return {{"mode", mode_name(static_cast<Mode>(cost.mode))},
+          {"attempts", cost.attempts},
+          {"pause_ns", cost.pause_ns},
+          {"longest_wait_ns", cost.longest_wait_ns},
+          {"forced_copies", cost.forced_copies},
+          {"sequential_copies", cost.sequential_copies},
+          {"release_copies", cost.release_copies},
+          {"faults", cost.faults},
+          {"copied_ns", cost.copied_ns}};
+}
+
+OrderedJson thread_json(const ParsedThread& t, ImageBacktrace& backtrace, size_t frames) {
+  OrderedJson stack = OrderedJson::array();
+  for (const Frame& f : backtrace.of(t, frames)) {
+    stack.push_back({{"ip", hex(f.ip)},
+                     {"function", f.function},
+                     {"offset", f.offset},
+                     {"module", f.module},
+                     {"module_offset", f.module_offset},
+                     {"source", f.source}});
+  }
+  return {{"tid", t.record.tid},
+          {"name", std::string(t.name)},
+          {"state", thread_state(t, backtrace)},
+          {"ip", hex(t.record.rip)},
+          {"sp", hex(t.record.rsp)},
+          {"fs_base", hex(t.record.fs_base)},
+          {"signal_mask", hex(t.record.signal_mask)},
+          {"nice", t.record.nice},
+          {"exited", (t.record.flags & kThreadLeaderExited) != 0},
+          {"backtrace", std::move(stack)}};
+}
+
+OrderedJson mapping_json(const ParsedMapping& x, const Saved& saved) {
+  return {{"start", hex(x.record.start)},
+          {"end", hex(x.record.end)},
+          {"protection", protection_text(x.record.prot, is_shared(x.record))},
+          {"kind", mapping_kind_name(x.record.kind)},
+          {"bytes", x.record.end - x.record.start},
+          {"bytes_saved", saved.memory},
+          {"bytes_in_file", saved.file},
+          {"offset", x.record.file_offset},
+          {"path", std::string(x.path)}};
+}
+
+OrderedJson descriptor_json(const DescriptorRecord& d, const ParsedOpenFile& f) {
+  return {{"fd", d.fd},
+          {"open_file", d.open_file},
+          {"kind", open_file_kind_name(f.record.kind)},
+          {"access", access_text(f.record.open_flags)},
+          {"offset", f.record.offset},
+          {"size", f.record.size},
+          {"deleted", (f.record.flags & kOpenFileDeleted) != 0},
+          {"path", std::string(f.path)}};
+}
+
 OrderedJson json_of(const ImageChain& image, size_t frames) {
   const ImageMeta& m = image.meta();
-  const ProcessRecord& p = m.process.record;
   OrderedJson j;
   j["image"] = as_given(image.path());
   j["version"] = image.brief().version;
   j["run_id"] = run_id_text(image.brief().run_id);
   j["sequence"] = image.brief().sequence;
   j["parent"] = image.brief().parent.sequence;
-  j["chain"] = OrderedJson::array();
-  for (size_t i = 0; i < image.size(); ++i) {
-    const ImageReader& one = image.image(i);
-    uint64_t used = 0;
-    for (const MemoryPiece& piece : image.pieces()) used += piece.image == i ? piece.length : 0;
-    j["chain"].push_back({{"image", one.path()},
-                          {"sequence", one.brief().sequence},
-                          {"bytes", one.brief().file_bytes},
-                          {"bytes_memory", one.brief().memory_bytes},
-                          {"bytes_used", used}});
-  }
-  j["realtime_ns"] = p.realtime_ns;
+  j["chain"] = chain_json(image);
+  j["realtime_ns"] = m.process.record.realtime_ns;
   j["bytes"] = image.brief().file_bytes;
   j["bytes_memory"] = image.memory_bytes();
-  j["process"] = {{"program", std::string(m.process.comm)},
-                  {"exe", std::string(m.mm.exe_path)},
-                  {"pid", p.pid},
-                  {"ppid", p.ppid},
-                  {"pgid", p.pgid},
-                  {"sid", p.sid},
-                  {"uid", p.uid[1]},
-                  {"gid", p.gid[1]},
-                  {"cwd", std::string(m.process.cwd)},
-                  {"umask", p.umask},
-                  {"checkpoint_signal", p.checkpoint_signal},
-                  {"library", std::string(m.process.library_path)},
-                  {"vdso_bytes_saved", vdso_bytes(m)}};
-  if (auto cost = cost_of(m)) {
-    j["cost"] = {{"mode", mode_name(static_cast<Mode>(cost->mode))},
-                 {"attempts", cost->attempts},
-                 {"pause_ns", cost->pause_ns},
-                 {"longest_wait_ns", cost->longest_wait_ns},
-                 {"forced_copies", cost->forced_copies},
-                 {"sequential_copies", cost->sequential_copies},
-                 {"release_copies", cost->release_copies},
-                 {"faults", cost->faults},
-                 {"copied_ns", cost->copied_ns}};
-  }
+  j["process"] = process_json(m);
+  if (auto cost = cost_of(m)) j["cost"] = cost_json(*cost);
   for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "system_v", "notes"})
     j[list] = OrderedJson::array();
   SavedMemory memory(image);
   ImageBacktrace backtrace(image, memory);
-  for (const ParsedThread& t : m.threads) {
-    OrderedJson stack = OrderedJson::array();
-    for (const Frame& f : backtrace.of(t, frames)) {
-      stack.push_back({{"ip", hex(f.ip)},
-                       {"function", f.function},
-                       {"offset", f.offset},
-                       {"module", f.module},
-                       {"module_offset", f.module_offset},
-                       {"source", f.source}});
-    }
-    j["threads"].push_back({{"tid", t.record.tid},
-                            {"name", std::string(t.name)},
-                            {"state", thread_state(t, backtrace)},
-                            {"ip", hex(t.record.rip)},
-                            {"sp", hex(t.record.rsp)},
-                            {"fs_base", hex(t.record.fs_base)},
-                            {"signal_mask", hex(t.record.signal_mask)},
-                            {"nice", t.record.nice},
-                            {"exited", (t.record.flags & kThreadLeaderExited) != 0},
-                            {"backtrace", std::move(stack)}});
-  }
+  for (const ParsedThread& t : m.threads) j["threads"].push_back(thread_json(t, backtrace, frames));
   std::vector<Saved> saved = saved_bytes(image);
-  for (size_t i = 0; i < m.mappings.size(); ++i) {
-    const ParsedMapping& x = m.mappings[i];
-    j["mappings"].push_back({{"start", hex(x.record.start)},
-                             {"end", hex(x.record.end)},
-                             {"protection", protection_text(x.record.prot, is_shared(x.record))},
-                             {"kind", mapping_kind_name(x.record.kind)},
-                             {"bytes", x.record.end - x.record.start},
-                             {"bytes_saved", saved[i].memory},
-                             {"bytes_in_file", saved[i].file},
-                             {"offset", x.record.file_offset},
-                             {"path", std::string(x.path)}});
-  }
+  for (size_t i = 0; i < m.mappings.size(); ++i)
+    j["mappings"].push_back(mapping_json(m.mappings[i], saved[i]));
   for (const DescriptorRecord& d : m.descriptors) {
     const ParsedOpenFile* f = m.open_file(d.open_file);
-    if (f == nullptr) continue;
-    j["descriptors"].push_back({{"fd", d.fd},
-                                {"open_file", d.open_file},
-                                {"kind", open_file_kind_name(f->record.kind)},
-                                {"access", access_text(f->record.open_flags)},
-                                {"offset", f->record.offset},
-                                {"size", f->record.size},
-                                {"deleted", (f->record.flags & kOpenFileDeleted) != 0},
-                                {"path", std::string(f->path)}});
+    if (f != nullptr) j["descriptors"].push_back(descriptor_json(d, *f));
   }
   for (const SignalActionRecord& a : m.actions) {
     j["signals"].push_back({{"signal", signal_text(static_cast<int>(a.signal))},

@@ -63,38 +63,22 @@ void name_parent(Watch& watch, const char* name) {
   std::memcpy(watch.parent.name, name, sizeof(watch.parent.name));
 }
 
-}  // namespace
-
-Result<CheckpointCost> take_checkpoint() {
-  // A program that gives much memory back while it is copied can spoil an attempt. After two, the
-  // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
-  constexpr uint32_t kAttempts = 3;
-  const int64_t requested = now_ns();
-  const Accounting accounting(!is_filtered());
+// Of this program none can be taken as it is now.
+Result<void> refuse_unstoppable() {
   if (seccomp_state.strict_thread.load(std::memory_order_relaxed)) {
-    const Error error =
-        make_error(ExitCode::kUnsupported, 0,
-                   "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
-                   "stand still for a checkpoint; none is taken of this program");
-    statistics::count_failure(error);
-    return error;
+    return make_error(ExitCode::kUnsupported, 0,
+                      "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
+                      "stand still for a checkpoint; none is taken of this program");
   }
   if (own_dispatch::share_a_selector()) {
-    const Error error =
-        make_error(ExitCode::kUnsupported, 0,
-                   "two threads catch their system calls by one selector (PR_SET_SYSCALL_USER_DISPATCH): "
-                   "they cannot stand still for a checkpoint; give each its own");
-    statistics::count_failure(error);
-    return error;
+    return make_error(ExitCode::kUnsupported, 0,
+                      "two threads catch their system calls by one selector (PR_SET_SYSCALL_USER_DISPATCH): "
+                      "they cannot stand still for a checkpoint; give each its own");
   }
-  loading::await_end();
-  points::at("checkpoint.asked");
-  preparation::Preparation preparation;
-  if (const Result<void> prepared = preparation.begin(); !prepared.ok()) {
-    if (job::session() == nullptr) statistics::count_failure(prepared.error());
-    return prepared.error();
-  }
-  const Settings& settings = user_settings();
+  return {};
+}
+
+CheckpointMethod choose_first_method(const Settings& settings) {
   CheckpointMethod method = choose_method_of_attempt(settings);
   if (method.why != nullptr) {
     auto directory = job::open_log_directory();
@@ -104,6 +88,61 @@ Result<CheckpointCost> take_checkpoint() {
   }
   if (job::place() != nullptr && job::place()->by_fork) method = kUnspoilable;
   if (job::place() != nullptr && job::place()->stays) method = kUntilDurable;
+  return method;
+}
+
+// From the request to the end of the attempt, and of the watch if it is not kept.
+Result<void> attempt_once(const CheckpointMethod& method, int64_t requested, Watch& watch,
+                          CheckpointCost& cost, Outcome& outcome) {
+  Result<void> result;
+  {
+    Attempt attempt(requested, user_settings(), cost, watch);
+    result = run_attempt(method, attempt);
+    points::at("checkpoint.run");
+    outcome = attempt.outcome;
+    if (result.ok()) result = job::written(to_written_message(cost));
+    outcome.keeps_watch = outcome.keeps_watch && result.ok();
+    if (result.ok()) in_force::remember(attempt.in_force);
+    if (result.ok()) prune_and_log(user_settings(), cost, attempt.image.key());
+    points::at("checkpoint.pruned");
+  }
+  if (job::place() != nullptr && outcome.keeps_watch) name_parent(watch, job::place()->as_parent);
+  if (outcome.keeps_watch)
+    watch.become_kept();
+  else
+    watch.end();
+  points::at(outcome.keeps_watch ? "watch.kept" : "watch.ended");
+  return result.ok() ? result : blame_mapping_limit(result.error());
+}
+
+void count_success(const CheckpointCost& cost) {
+  log_account(cost);
+  statistics::count_success(cost.pause_ns, cost.account.processor_ns(), cost.image);
+  if (!cost.restartable()) statistics::set_last_error(not_restartable(cost.image, cost.why_not_restartable));
+  interval::learn(cost.pause_ns, cost.durable_ns);
+}
+
+}  // namespace
+
+Result<CheckpointCost> take_checkpoint() {
+  // A program that gives much memory back while it is copied can spoil an attempt. After two, the
+  // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
+  constexpr uint32_t kAttempts = 3;
+  const int64_t requested = now_ns();
+  const Accounting accounting(!is_filtered());
+  if (const Result<void> possible = refuse_unstoppable(); !possible.ok()) {
+    statistics::count_failure(possible.error());
+    return possible.error();
+  }
+  loading::await_end();
+  points::at("checkpoint.asked");
+  preparation::Preparation preparation;
+  if (const Result<void> prepared = preparation.begin(); !prepared.ok()) {
+    if (job::session() == nullptr) statistics::count_failure(prepared.error());
+    return prepared.error();
+  }
+  const Settings& settings = user_settings();
+  CheckpointMethod method = choose_first_method(settings);
   for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
     cost.attempts = attempts;
@@ -114,33 +153,11 @@ Result<CheckpointCost> take_checkpoint() {
       statistics::count_failure(error);
       return error;
     }
-    Result<void> result;
     Outcome outcome;
-    {
-      Attempt attempt(requested, settings, cost, *watch);
-      result = run_attempt(method, attempt);
-      points::at("checkpoint.run");
-      outcome = attempt.outcome;
-      if (result.ok()) result = job::written(to_written_message(cost));
-      outcome.keeps_watch = outcome.keeps_watch && result.ok();
-      if (result.ok()) in_force::remember(attempt.in_force);
-      if (result.ok()) prune_and_log(settings, cost, attempt.image.key());
-      points::at("checkpoint.pruned");
-    }
-    if (job::place() != nullptr && outcome.keeps_watch) name_parent(*watch, job::place()->as_parent);
-    if (outcome.keeps_watch)
-      watch->become_kept();
-    else
-      watch->end();
-    points::at(outcome.keeps_watch ? "watch.kept" : "watch.ended");
-    if (!result.ok()) result = blame_mapping_limit(result.error());
+    const Result<void> result = attempt_once(method, requested, *watch, cost, outcome);
     if (result.ok()) {
       accounting.end(cost.account);
-      log_account(cost);
-      statistics::count_success(cost.pause_ns, cost.account.processor_ns(), cost.image);
-      if (!cost.restartable())
-        statistics::set_last_error(not_restartable(cost.image, cost.why_not_restartable));
-      interval::learn(cost.pause_ns, cost.durable_ns);
+      count_success(cost);
       preparation.is_durable();
       return cost;
     }
