@@ -59,7 +59,7 @@ for part; do
       cmake --preset clang -B build-clang-look -DCKPT_UNITY=ON >/dev/null
       "$root/scripts/clang_look.py" build-clang-look cli restart cluster plugins timewarp
       ;;
-    tidy) "$root/scripts/tidy.sh" base copier image/format image/write libckpt_rt job heap ;;
+    tidy) "$root/scripts/tidy.sh" base copier image/format image/write libckpt_rt job heap beside plugins ;;
     # By clang: so both compilers build these tests, and their warnings are seen.
     asan)
       sanitize build-checks-asan address,undefined "protect_model_test copy_engine_test writer_test unit_test cli_unit_test birth_plan_test
