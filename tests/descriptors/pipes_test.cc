@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -303,6 +304,19 @@ TEST_P(Pipes, InputOfATerminalThatIsNotReadYet) {
   EXPECT_EQ(notes_of(true, 0, ""), "");
   EXPECT_NE(notes_of(true, 0, "ab\n").find("is not read yet"), std::string::npos);
   EXPECT_NE(notes_of(true, 0, "\4").find("is not read yet"), std::string::npos);
+}
+
+TEST_P(Pipes, StatusOfATerminalThatIsNotReadYet) {
+  trip.setup = [&] {
+    int master, slave;
+    const int on = 1;
+    VERIFY(openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+    VERIFY(ioctl(master, TIOCPKT, &on) == 0);
+    VERIFY(tcflush(slave, TCIFLUSH) == 0);
+  };
+  trip.run();
+  ASSERT_EQ(trip.notes.size(), 1u);
+  EXPECT_NE(trip.notes[0].find("is not read yet"), std::string::npos) << trip.notes[0];
 }
 
 }  // namespace

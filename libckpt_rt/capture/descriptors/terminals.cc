@@ -23,7 +23,7 @@ constexpr unsigned kGetPeer = 0x5441;  // TIOCGPTPEER
 // The poll makes the kernel pass on what is under way between the ends. FIONREAD alone then tells all bytes
 // that wait: poll is silent about fewer than a slave without lines wants at once (VMIN).
 bool has_bytes(int terminal, short& events) {
-  pollfd ready{terminal, POLLIN, 0};
+  pollfd ready{terminal, POLLIN | POLLPRI, 0};
   int waiting = 0;
   sys::call(__NR_poll, &ready, 1L, 0L);
   events = ready.revents;
@@ -81,7 +81,9 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   detail.width = size.ws_xpixel;
   detail.height = size.ws_ypixel;
   short events = 0;
-  const bool output = has_bytes(master.get(), events);
+  // What a master in packet mode has not been told yet (that its slave was flushed, stopped) waits without
+  // bytes: POLLPRI tells it.
+  const bool output = has_bytes(master.get(), events) || (events & POLLPRI) != 0;
   bool stopped = false;
   const bool passing = output || ((detail.flags & kMasterLocked) == 0 && has_input(master.get(), stopped));
   if (stopped) detail.flags |= kMasterStopped;
