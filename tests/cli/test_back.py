@@ -257,6 +257,20 @@ class BackTest(CkptTest):
         self.back(pid)
         self.assertEqual(self.do("os.read(state['t'], 8)[0]"), "1")
 
+    def test_a_timer_that_a_change_of_the_clock_cancels(self):
+        pid = self.start()
+        self.do("state.update(t=ctypes.CDLL(None).timerfd_create(0, os.O_NONBLOCK))")  # CLOCK_REALTIME
+        absolute, cancelled = 1, 2  # TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET
+        at = f"struct.pack('4q', 0, 0, {int(time.time()) + 1000}, 0)"
+        self.do(f"ctypes.CDLL(None).timerfd_settime(state['t'], {absolute | cancelled}, {at}, None)")
+        flags = "[l for l in open(f\"/proc/self/fdinfo/{state['t']}\") if 'flags: 0' in l and 'settime' in l]"
+        before = self.do(flags)
+        self.assertIn("03", before)
+        self.now(pid)
+        self.do(f"ctypes.CDLL(None).timerfd_settime(state['t'], {absolute}, {at}, None)")
+        self.back(pid)
+        self.assertEqual(self.do(flags), before)
+
     def test_refusals(self):
         self.refuse(NO_PROCESS, "999999999", "back", 999999999)
         pid = self.start()

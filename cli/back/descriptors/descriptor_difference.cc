@@ -295,8 +295,8 @@ class DescriptorComparison {
     if (absolute && value != 0) value += t.clock_ns;
     when.it_value = {value / 1'000'000'000, value % 1'000'000'000};
     when.it_interval = {t.interval_ns / 1'000'000'000, t.interval_ns % 1'000'000'000};
-    add_with(BackDescriptor::kTimer, fd, absolute ? TFD_TIMER_ABSTIME : 0, static_cast<int64_t>(t.ticks),
-             when);
+    const auto flags = static_cast<int64_t>(t.flags & (TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET));
+    add_with(BackDescriptor::kTimer, fd, flags, static_cast<int64_t>(t.ticks), when);
   }
 
   // The records have the bytes in a pipe at one of its ends only.
