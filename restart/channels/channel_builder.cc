@@ -389,6 +389,7 @@ Result<void> ChannelBuilder::end_and_settle() {
   }
   if (!set_group_filters(sockets_))
     say("the program that chooses in a group of sockets (SO_ATTACH_REUSEPORT_CBPF) cannot be set as it was");
+  lock_filters(sockets_);
   return {};
 }
 

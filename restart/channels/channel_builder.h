@@ -303,6 +303,8 @@ bool gives_pidfds(const ChannelSocket& s);
 std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s);
 // Of groups of sockets with one port, when all of them are there. False: one of them is not as it was.
 bool set_group_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets);
+// After all filters: the kernel takes none on a socket that has this lock (SO_LOCK_FILTER), nor an end of it.
+void lock_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets);
 void set_int(int fd, int level, int name, int value);
 // Room for what is sent without waiting for a reader.
 void make_room(int fd);

@@ -81,6 +81,7 @@ void set_recorded(int fd, const ChannelSocket& s, bool early, Unset& unset) {
         if (o.length > sizeof(o.value) || (early && !is_early(o.level, o.name))) return;
         if (s.detail.type == SOCK_STREAM && is_of_datagrams(o.level, o.name)) return;
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
+        if (o.level == SOL_SOCKET && o.name == SO_LOCK_FILTER) return;  // lock_filters
         set_if_other(fd, o.level, o.name, o.value, o.length, unset);
       });
   if (!early && s.is_tcp()) set_what_holds_back(fd, s, unset);
@@ -213,6 +214,12 @@ bool set_group_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets) 
     set(f.fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof(program), unset);
   }
   return !unset;
+}
+
+void lock_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets) {
+  for (const auto& s : sockets)
+    if (s->fd >= 0 && is_on(*s->file, SOL_SOCKET, SO_LOCK_FILTER))
+      set_int(s->fd, SOL_SOCKET, SO_LOCK_FILTER, 1);
 }
 
 }  // namespace ckpt

@@ -283,6 +283,7 @@ class DescriptorCapture {
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
   Result<void> name_waiting(const SocketState& s);
+  Result<void> name_hidden_filter(const CapturedDescriptor& d);
   Result<void> forbid_for_now(const char* what, const CapturedDescriptor& d);
   Result<void> let_senders_send(SocketLook& look);
   bool is_socket_here(uint64_t object) const;

@@ -58,6 +58,8 @@ struct SocketLook {
 };
 
 int socket_option(int socket, int level, int name);  // 0: there is none
+// A program of eBPF decides what the socket takes (SO_ATTACH_BPF).
+bool has_hidden_filter(int socket);
 bool set_socket_option(int socket, int level, int name, int value);
 // The options that a new socket does not have anyway, as details. connection: of TCP.
 void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail, bool connection);

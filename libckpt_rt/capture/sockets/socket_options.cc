@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/sockets/job_addresses.h"
+#include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -111,6 +112,7 @@ constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},
                                  {SOL_SOCKET, SO_PREFER_BUSY_POLL},
                                  {SOL_SOCKET, SO_RXQ_OVFL},
                                  {SOL_SOCKET, SO_SELECT_ERR_QUEUE},
+                                 {SOL_SOCKET, SO_LOCK_FILTER},
                                  {SOL_SOCKET, SO_TXTIME},
                                  {SOL_SOCKET, SO_MAX_PACING_RATE, false},
                                  {SOL_SOCKET, SO_TIMESTAMPING},
@@ -218,6 +220,12 @@ int socket_option(int socket, int level, int name) {
   return r < 0 ? 0 : value;
 }
 
+// The kernel says EACCES where it has no instructions of classic BPF to show.
+bool has_hidden_filter(int socket) {
+  int length = 0;
+  return sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_ATTACH_FILTER, 0L, &length) == -EACCES;
+}
+
 bool set_socket_option(int socket, int level, int name, int value) {
   return !sys::failed(sys::call(__NR_setsockopt, socket, level, name, &value, sizeof(value)));
 }
@@ -242,6 +250,13 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d, bool
   put_options(out, socket, kOfAll);
   if (internet) put_long_option(out, socket, IPPROTO_IP, IP_OPTIONS, 1);
   put_long_option(out, socket, SOL_SOCKET, SO_ATTACH_FILTER /* reads as SO_GET_FILTER */, 8);
+}
+
+Result<void> DescriptorCapture::name_hidden_filter(const CapturedDescriptor& d) {
+  return note(1,
+              "descriptor {} ({}): a program of eBPF decides what it takes (SO_ATTACH_BPF), which nobody can "
+              "read: after a restart it takes all",
+              d.fd, d.path);
 }
 
 }  // namespace ckpt

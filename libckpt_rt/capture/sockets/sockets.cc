@@ -234,6 +234,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     s.link.peek_offset = peek_offset;
   s.options_at = look.options.size();
   put_socket_options(look.options, socket, detail, s.connection);
+  if (has_hidden_filter(socket)) CKPT_TRY(name_hidden_filter(d));
   const bool sends_to_groups = detail.domain == AF_INET || detail.domain == AF_INET6;
   if (sends_to_groups && !multicast_choices::put(look.options, socket, d.in_flight ? -1 : d.fd)) {
     CKPT_TRY(note(kChanged,
