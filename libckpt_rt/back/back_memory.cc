@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/back/back_run.h"
@@ -81,7 +82,9 @@ void BackRun::change_one(const BackMemoryOp& op) {
       return;
     case BackMemory::kZero:
       r = sys::call(__NR_madvise, op.start, op.length, MADV_REMOVE);
-      if (sys::failed(r) && unwritable_end(op.start) == 0) die("madvise(MADV_REMOVE)", r, op.start);
+      if (!sys::failed(r) || unwritable_end(op.start) != 0) return;
+      if (r != -EPERM) die("madvise(MADV_REMOVE)", r, op.start);
+      write_zeros(op.start, op.length);
       return;
     case BackMemory::kWritable:
       r = sys::call(__NR_mprotect, op.start, op.length, op.prot | PROT_READ | PROT_WRITE);
@@ -93,6 +96,18 @@ void BackRun::change_one(const BackMemoryOp& op) {
       return;
   }
   die("an unknown order", -EINVAL, op.start);
+}
+
+// A memfd with F_SEAL_FUTURE_WRITE may be written by mappings from before the seal, and takes no holes.
+void BackRun::write_zeros(uint64_t address, uint64_t length) {
+  alignas(uint64_t) std::byte page[kPageSize];
+  for (uint64_t at = address; at < address + length; at += kPageSize) {
+    // What cannot be read lies behind the end of the file: there is nothing to put back.
+    if (sys::call(__NR_pread64, memory_fd_, page, kPageSize, at) != static_cast<long>(kPageSize)) continue;
+    if (std::all_of(page, page + kPageSize, [](std::byte b) { return b == std::byte{0}; })) continue;
+    std::memset(page, 0, sizeof(page));
+    put(at, page, kPageSize);
+  }
 }
 
 // The end of the range of unwritable_ that holds the address; 0: none does.

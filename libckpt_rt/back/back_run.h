@@ -78,6 +78,7 @@ class BackRun {
   void fill_all();
   void protect_again();
   uint64_t unwritable_end(uint64_t address) const;
+  void write_zeros(uint64_t address, uint64_t length);
   void put_library_back();
   // back_descriptors.cc
   Result<void> check_descriptor_limit();

@@ -257,6 +257,18 @@ class BackTest(CkptTest):
         self.back(pid)
         self.assertEqual(self.do("os.read(state['t'], 8)[0]"), "1")
 
+    def test_shared_memory_that_takes_no_holes(self):
+        pid = self.start()
+        self.do("state.update(f=os.memfd_create('f', os.MFD_ALLOW_SEALING))")
+        self.do("os.ftruncate(state['f'], 3 * 4096), state.update(m=mmap.mmap(state['f'], 3 * 4096))")
+        seal = 0x10  # F_SEAL_FUTURE_WRITE
+        self.do(f"state['m'].__setitem__(slice(0, 4), b'then'), __import__('fcntl').fcntl(state['f'], 1033, {seal})")
+        self.now(pid)
+        self.do("[state['m'].__setitem__(slice(at, at + 4), b'now!') for at in (0, 4096)]")
+        self.back(pid)
+        self.assertEqual(self.do("[state['m'][at:at + 4] for at in (0, 4096, 8192)]"),
+                         "[b'then', b'\\x00\\x00\\x00\\x00', b'\\x00\\x00\\x00\\x00']")
+
     def test_a_timer_that_a_change_of_the_clock_cancels(self):
         pid = self.start()
         self.do("state.update(t=ctypes.CDLL(None).timerfd_create(0, os.O_NONBLOCK))")  # CLOCK_REALTIME
