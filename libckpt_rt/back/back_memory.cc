@@ -82,9 +82,7 @@ void BackRun::change_one(const BackMemoryOp& op) {
       return;
     case BackMemory::kZero:
       r = sys::call(__NR_madvise, op.start, op.length, MADV_REMOVE);
-      if (!sys::failed(r) || unwritable_end(op.start) != 0) return;
-      if (r != -EPERM) die("madvise(MADV_REMOVE)", r, op.start);
-      write_zeros(op.start, op.length);
+      if (sys::failed(r) && unwritable_end(op.start) == 0) write_zeros(op.start, op.length);
       return;
     case BackMemory::kWritable:
       r = sys::call(__NR_mprotect, op.start, op.length, op.prot | PROT_READ | PROT_WRITE);
@@ -98,7 +96,8 @@ void BackRun::change_one(const BackMemoryOp& op) {
   die("an unknown order", -EINVAL, op.start);
 }
 
-// A memfd with F_SEAL_FUTURE_WRITE may be written by mappings from before the seal, and takes no holes.
+// For shared memory that takes no holes: it is locked, or a memfd with F_SEAL_FUTURE_WRITE, which mappings
+// from before the seal may write.
 void BackRun::write_zeros(uint64_t address, uint64_t length) {
   alignas(uint64_t) std::byte page[kPageSize];
   for (uint64_t at = address; at < address + length; at += kPageSize) {

@@ -269,6 +269,19 @@ class BackTest(CkptTest):
         self.assertEqual(self.do("[state['m'][at:at + 4] for at in (0, 4096, 8192)]"),
                          "[b'then', b'\\x00\\x00\\x00\\x00', b'\\x00\\x00\\x00\\x00']")
 
+    def test_shared_memory_that_is_locked(self):
+        pid = self.start()
+        self.do("state.update(m=mmap.mmap(-1, 3 * 4096))")
+        self.do("state['m'].__setitem__(slice(0, 4), b'then')")
+        address = "ctypes.addressof(ctypes.c_char.from_buffer(state['m']))"
+        on_fault = 1  # MLOCK_ONFAULT: pages that nobody has touched are not there
+        self.assertEqual(self.do(f"ctypes.CDLL(None).mlock2(ctypes.c_void_p({address}), 3 * 4096, {on_fault})"), "0")
+        self.now(pid)
+        self.do("[state['m'].__setitem__(slice(at, at + 4), b'now!') for at in (0, 4096)]")
+        self.back(pid)
+        self.assertEqual(self.do("[state['m'][at:at + 4] for at in (0, 4096, 8192)]"),
+                         "[b'then', b'\\x00\\x00\\x00\\x00', b'\\x00\\x00\\x00\\x00']")
+
     def test_a_timer_that_a_change_of_the_clock_cancels(self):
         pid = self.start()
         self.do("state.update(t=ctypes.CDLL(None).timerfd_create(0, os.O_NONBLOCK))")  # CLOCK_REALTIME
