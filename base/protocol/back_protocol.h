@@ -124,7 +124,7 @@ enum class BackDescriptor : uint32_t {
   kSignals = 9,     // a: mask of a signalfd
   kPipe = 10,       // fd: writing end, a: reading end, b: its size, data: what it held
   kEpoll = 11,      // a: EPOLL_CTL_*, b: descriptor, data: epoll_event
-  kSize = 12,       // a: length of a file without a name
+  kSize = 12,       // a: length of a file without a name, b: its descriptor before any is changed, -1: none
   kContent = 13,    // a: offset, data
   kDirectory = 14,  // data: path
   kUmask = 15,      // a

@@ -197,6 +197,24 @@ void BackRun::change_descriptors() {
   if (descriptor_error_ != 0) die("changing a descriptor", descriptor_error_, descriptor_at_);
 }
 
+// Pages behind the end of a file cannot be written. What the program has made shorter since gets its length
+// before memory is put back; if it cannot, putting back says so.
+void BackRun::lengthen_files() {
+  threads_.run_on(
+      *threads_.executor(),
+      [](void* self) {
+        const auto& run = *static_cast<BackRun*>(self);
+        for (const BackDescriptorOp& op :
+             run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
+          struct stat now {};
+          if (op.kind == static_cast<uint32_t>(BackDescriptor::kSize) && op.b >= 0 &&
+              sys::call(__NR_fstat, op.b, &now) == 0 && now.st_size < op.a)
+            sys::call(__NR_ftruncate, op.b, op.a);
+        }
+      },
+      this);
+}
+
 void BackRun::change_on_thread(void* self) {
   auto& run = *static_cast<BackRun*>(self);
   for (const BackDescriptorOp& op :

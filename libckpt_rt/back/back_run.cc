@@ -283,6 +283,7 @@ Result<BackCost> BackRun::run() {
   const size_t before = threads_.threads().size();
   threads_.end_others(list<int32_t>(head_.threads, head_.thread_count));
   cost_.ended = static_cast<uint32_t>(before - threads_.threads().size());
+  lengthen_files();
   change_memory(false);
   fill_all();
   protect_again();

@@ -85,6 +85,7 @@ class BackRun {
   void raise_descriptor_limit();
   Result<void> receive_descriptors();
   void close_received();
+  void lengthen_files();
   void change_descriptors();
   static void enlarge_pipes_on_thread(void* self);
   static void receive_on_thread(void* self);

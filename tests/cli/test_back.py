@@ -282,6 +282,16 @@ class BackTest(CkptTest):
         self.assertEqual(self.do("[state['m'][at:at + 4] for at in (0, 4096, 8192)]"),
                          "[b'then', b'\\x00\\x00\\x00\\x00', b'\\x00\\x00\\x00\\x00']")
 
+    def test_mapped_memfd_made_shorter_since(self):
+        pid = self.start()
+        self.do("state.update(f=os.memfd_create('f'))")
+        self.do("os.ftruncate(state['f'], 3 * 4096), state.update(m=mmap.mmap(state['f'], 3 * 4096))")
+        self.do("state['m'].__setitem__(slice(8192, 8196), b'then')")
+        self.now(pid)
+        self.do("os.ftruncate(state['f'], 4096), os.dup2(state['f'], 90), os.close(state['f'])")
+        self.back(pid)
+        self.assertEqual(self.do("os.fstat(state['f']).st_size, state['m'][8192:8196]"), "(12288, b'then')")
+
     def test_a_timer_that_a_change_of_the_clock_cancels(self):
         pid = self.start()
         self.do("state.update(t=ctypes.CDLL(None).timerfd_create(0, os.O_NONBLOCK))")  # CLOCK_REALTIME

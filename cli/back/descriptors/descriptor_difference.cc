@@ -239,8 +239,15 @@ class DescriptorComparison {
         break;
       case OpenFileKind::kMemfd:
       case OpenFileKind::kRegular:
-        if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0)
-          rewrite(f, is, fd);
+        if (kind_of(f) != OpenFileKind::kMemfd && (f.record.flags & kOpenFileDeleted) == 0) break;
+        // A member that has it only mapped would put its memory back before this one has made it longer.
+        if (in_job_ && f.record.size > is.record.size &&
+            (kind_of(f) == OpenFileKind::kMemfd || options_.mapped_objects.count(f.record.object) != 0)) {
+          return failure(ExitCode::kUnsupported, describe(f, fd),
+                         "was made shorter since, and processes of the job may have it mapped",
+                         "nothing was changed; restart the job with ckpt-restart");
+        }
+        rewrite(f, is, fd);
         break;
       default:
         break;
@@ -339,7 +346,10 @@ class DescriptorComparison {
             fmt::format("{} has changed since and is open only for reading", describe(f, fd)));
       return;
     }
-    if (f.record.size != is.record.size) add(BackDescriptor::kSize, fd, static_cast<int64_t>(f.record.size));
+    if (f.record.size != is.record.size) {
+      const auto* found = still_open_.find(f.record.id);
+      add(BackDescriptor::kSize, fd, static_cast<int64_t>(f.record.size), found != nullptr ? found->fd : -1);
+    }
     for (const auto& c : then_.contents) {
       if (c.record.open_file != f.record.id) continue;
       add(BackDescriptor::kContent, fd, static_cast<int64_t>(c.record.offset))
