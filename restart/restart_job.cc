@@ -113,6 +113,7 @@ class RestartAttempt {
   }
 
   JobSupervisor& supervisor() { return *supervisor_; }
+  int ended_by() const { return supervisor_ ? supervisor_->ended_by() : 0; }
   const NamespaceChoice& namespaces() const { return namespaces_; }
 
  private:
@@ -440,7 +441,9 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   auto outcome = run_attempts(options, *job, *choice, attempt);
   if (!outcome.ok()) {
     terminal.put_back();
-    return finish_with_error(options, outcome.error());
+    constexpr int kBySignal = 128;  // as a shell says it
+    const int code = finish_with_error(options, outcome.error());
+    return attempt->ended_by() != 0 ? kBySignal + attempt->ended_by() : code;
   }
   const NamespaceChoice namespaces = attempt->namespaces();
   Supervisor supervisor(

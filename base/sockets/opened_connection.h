@@ -47,9 +47,11 @@ class ReceiveRoom {
         clamp_(get(IPPROTO_TCP, socket_options::kTcpWindowClamp)) {
     if (lock_ != 0) set(SOL_SOCKET, kSoBufLock, 0);
   }
-  void enlarge() {
-    constexpr int kMuch = 1 << 30;
-    set(SOL_SOCKET, SO_RCVLOWAT, kMuch);
+  static constexpr int kMuch = 1 << 30;
+  // For so many bytes that are in it or come. The kernel takes no room back that the sender was told of: what
+  // is too much the sender may fill later.
+  void enlarge(int bytes = kMuch) {
+    set(SOL_SOCKET, SO_RCVLOWAT, bytes);
     lower_ = low_ != get(SOL_SOCKET, SO_RCVLOWAT);  // the kernel has a largest
   }
   // A room of which nobody has chosen the size stays: the kernel adapts it.

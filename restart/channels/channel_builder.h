@@ -308,6 +308,7 @@ void lock_filters(std::span<const std::unique_ptr<ChannelSocket>> sockets);
 void set_int(int fd, int level, int name, int value);
 // Room for what is sent without waiting for a reader.
 void make_room(int fd);
-void make_stream_room(int receiver);
+// For so many bytes, and not much more: the kernel takes no room back that the sender was told of.
+void make_stream_room(int receiver, uint64_t bytes = UINT64_MAX);
 
 }  // namespace ckpt

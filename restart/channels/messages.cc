@@ -178,7 +178,7 @@ Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketN
 
 Result<void> ChannelBuilder::send_messages(ChannelSocket& to, int from, const FindOpenFile& find_open_file) {
   if (to.is_tcp()) {
-    make_stream_room(to.fd);
+    make_stream_room(to.fd, bytes_of(to));
     set_int(from, IPPROTO_TCP, 1 /* TCP_NODELAY */, 1);
   }
   make_room(from);

@@ -129,7 +129,11 @@ void make_room(int fd) {
     if (setsockopt(fd, SOL_SOCKET, name, &kRoom, sizeof(kRoom)) == 0) return;
 }
 
-void make_stream_room(int receiver) { set_int(receiver, SOL_SOCKET, SO_RCVLOWAT, 1 << 30); }
+void make_stream_room(int receiver, uint64_t bytes) {
+  constexpr uint64_t kMost = 1 << 30, kLeast = 256 << 10;
+  const uint64_t room = bytes >= kMost ? kMost : std::min(bytes + bytes / 4 + kLeast, kMost);
+  set_int(receiver, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(room));
+}
 
 void set_before_connecting(int fd, const ChannelSocket& s) {
   const int size = recorded_int(*s.file, IPPROTO_TCP, TCP_MAXSEG);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,6 +32,17 @@ bool has_ended(const ScopedFd& pidfd) {
   return pidfd.valid() && poll(&p, 1, 0) == 1;
 }
 
+// The signals that end a program, as far as whoever started ckpt-restart has them end it. They are blocked.
+sigset_t end_signals() {
+  sigset_t all;
+  sigemptyset(&all);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now {};
+    if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&all, number);
+  }
+  return all;
+}
+
 std::string offset_line(int clock, int64_t ns) {
   constexpr int64_t kSecond = 1'000'000'000;
   int64_t seconds = ns / kSecond, rest = ns % kSecond;
@@ -52,7 +64,9 @@ JobSupervisor::JobSupervisor(const JobPlan& job, Launched launched, ReportChanne
       meeting_(meeting),
       processes_(job.births.births.size()),
       birth_of_(job.plans.size(), -1),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      end_signals_(end_signals()),
+      ends_(signalfd(-1, &end_signals_, SFD_CLOEXEC | SFD_NONBLOCK)) {
   for (size_t i = 0; i < job.births.births.size(); ++i) {
     const Birth& b = job.births.births[i];
     if (b.member >= 0 && b.stays()) birth_of_[static_cast<size_t>(b.member)] = static_cast<int>(i);
@@ -69,6 +83,15 @@ JobSupervisor::JobSupervisor(const JobPlan& job, Launched launched, ReportChanne
   }
   // In the present namespace the planter is our own child; else its pidfd comes from the init.
   if (!launched_.through_init) planter_ = std::move(launched_.pidfd);
+}
+
+int JobSupervisor::asked_to_end() const {
+  sigset_t pending;
+  sigpending(&pending);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (sigismember(&end_signals_, number) == 1 && sigismember(&pending, number) == 1) return number;
+  }
+  return 0;
 }
 
 void JobSupervisor::give_up(const Error& error) {
@@ -99,6 +122,12 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       std::lock_guard guard(lock_);
       error_ = from_elsewhere_;
     }
+    // From then on such a signal is the program's.
+    if (const int number = late_went_ || went_ ? 0 : asked_to_end(); !error_ && number != 0) {
+      ended_by_ = number;
+      error_ = make_error(ExitCode::kInternal, EINTR,
+                          "ended by signal {} before the job ran: nothing of it is left", number);
+    }
     if (error_) {
       end_all();
       return *error_;
@@ -122,6 +151,7 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
       return outcome_;
     }
     std::vector<pollfd> wait_for = {{report_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    if (!late_went_ && !went_) wait_for.push_back({ends_.get(), POLLIN, 0});
     if (!planter_gone_) wait_for.push_back({planter_.get(), POLLIN, 0});
     for (const ScopedFd& fd : channels_.status) {
       if (fd.valid()) wait_for.push_back({fd.get(), POLLIN, 0});

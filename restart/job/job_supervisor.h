@@ -5,6 +5,8 @@
 // Never:     lets one of them run before all stand ready; leaves one behind when it has failed.
 #pragma once
 
+#include <signal.h>
+
 #include <array>
 #include <functional>
 #include <mutex>
@@ -51,6 +53,9 @@ class JobSupervisor {
   // For another thread: something has gone wrong that none of the processes will tell.
   void give_up(const Error& error);
 
+  // The signal that has come before they run, and for which all were ended; 0: none.
+  int ended_by() const { return ended_by_; }
+
   // Afterwards.
   Launched take_launched();
   ReportChannel take_report() { return std::move(report_); }
@@ -64,6 +69,7 @@ class JobSupervisor {
     RestartStage stage = RestartStage::kStart;  // of a member: reached
   };
 
+  int asked_to_end() const;
   void read_reports();
   void take_report(Report& report, ScopedFd pidfd);
   Result<void> read_stages(size_t member);
@@ -90,6 +96,9 @@ class JobSupervisor {
   std::vector<Process> processes_;  // by birth
   std::vector<int> birth_of_;       // by member, -1 none
   ScopedFd planter_, clocks_, wake_;
+  const sigset_t end_signals_;
+  ScopedFd ends_;  // readable: one of them has come, and nobody reads it
+  int ended_by_ = 0;
   int64_t outer_clocks_[2] = {};  // offsets of the namespace that we are in: monotonic, boottime
   bool planter_gone_ = false, together_ = false, late_went_ = false, went_ = false;
   size_t members_ = 0, late_ = 0;  // with an image; of these, those that stop late

@@ -19,6 +19,20 @@ signal.pause()
 
 
 class Unready(Job):
+    def test_never_prepared(self):
+        """It runs, and says nothing: the checkpoint is given up and names it, and the next one is taken."""
+        env = clean(CKPT_TEST_POINT="member.prepared@cat=wait:2", CKPT_STOP_TIMEOUT="100ms")
+        child = self.start("bash", "-c", f"cd {self.directory}; echo up; sleep 1000 & cat & wait", ready="up", env=env)
+        names = self.settle_named(child.pid, "bash", "cat", "sleep")
+        self.now(child.pid)
+        done = self.run_ckpt("now", child.pid)
+        waits = os.path.join(self.directory, f"{names['cat']:010}.waits")
+        self.assertTrue(os.path.exists(waits))
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertIn(f"process {names['cat']} (cat) of the job was not ready in time", done.stderr)
+        os.unlink(waits)
+        wait_for("the member", lambda: self.run_ckpt("now", child.pid).returncode == 0)
+
     def test_no_descriptor_left(self):
         """It cannot take the checkpoint's directory, and says so."""
         child = self.start("bash", "-c", f"(ulimit -n 1; {BUSY}) & echo up; wait", ready="up")

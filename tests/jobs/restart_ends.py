@@ -118,6 +118,28 @@ class RestartEnds(unittest.TestCase):
     def test_killed_with_all_stopped(self):
         self.killed(True)
 
+    def asked_to_end(self, number, namespaces):
+        """The signal comes when all have their memory, and none runs."""
+        tree, image = self.checkpointed(STOPPED)
+        tree.kill()
+        tree.start(["env", "CKPT_TEST_POINT=restart.memory=stop", RESTART, f"--namespaces={namespaces}", image], True)
+        wait_for(lambda: state_of(tree.child.pid) == "T", "the memory")
+        os.kill(tree.child.pid, number)
+        os.kill(tree.child.pid, signal.SIGCONT)
+        self.assertEqual(tree.child.wait(), 128 + number, tree.said())
+        wait_for(lambda: all(state_of(p) in "Z?" for p in descendants(os.getpid())), "all to end")
+        self.assertEqual(tree.output(), b"", tree.said())
+        self.assertIn(b"before the job ran", tree.read("err"))
+
+    def test_asked_to_end(self):
+        self.asked_to_end(signal.SIGTERM, "never")
+
+    def test_interrupted(self):
+        self.asked_to_end(signal.SIGINT, "never")
+
+    def test_asked_to_end_in_a_namespace(self):
+        self.asked_to_end(signal.SIGTERM, "always")
+
     def test_signal_for_the_end_of_the_root_s_parent(self):
         tree, image = self.checkpointed(ROOT)
         tree.kill()

@@ -176,7 +176,10 @@ Result<void> Coordinator::note_stopped() {
 
 Result<void> Coordinator::prepared() {
   points::at("coordinator.armed");
-  CKPT_TRY(await(Step::kPrepared, 0));
+  // Arming takes milliseconds; where a member copies open files, as long as the disk takes.
+  constexpr int64_t kLeastNs = 10'000'000'000, kStopTimeouts = 60;
+  CKPT_TRY(
+      await(Step::kPrepared, now_ns() + std::max(kLeastNs, kStopTimeouts * user_settings().stop_timeout_ns)));
   points::at("coordinator.prepared");
   if (over_hosts) CKPT_TRY(with_all_hosts("prepared", 0));
   creation::hold();

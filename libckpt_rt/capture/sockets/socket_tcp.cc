@@ -46,13 +46,25 @@ bool all_arrived(int receiver, int sender, uint64_t& arrived) {
   return from.tcpi_bytes_sent - from.tcpi_bytes_retrans == to.tcpi_bytes_received - (has_ended(to) ? 1 : 0);
 }
 
-// whole(arrived): true when all is there; arrived: a number that grows as bytes come.
+// How much room a queue needs so that `coming` bytes come into it. Of free room that is less than a sixteenth
+// of all the kernel does not tell the sender.
+int room_for(int receiver, uint64_t coming) {
+  constexpr uint64_t kLeast = 128 << 10;
+  int waiting = 0;
+  sys::call(__NR_ioctl, receiver, SIOCINQ, &waiting);
+  const uint64_t all = static_cast<uint64_t>(waiting) + coming;
+  return static_cast<int>(std::min<uint64_t>(all + all / 12 + kLeast, ReceiveRoom::kMuch));
+}
+
+// whole(arrived): true when all is there; arrived: a number that grows as bytes come; coming: so many bytes
+// are to come.
 template <typename Whole>
-bool pull(int receiver, Whole whole) {
+bool pull(int receiver, uint64_t coming, Whole whole) {
+  constexpr int64_t kTooLittle = 5'000'000;  // ns without a byte that arrives
   ReceiveRoom room(receiver);
-  room.enlarge();
+  room.enlarge(room_for(receiver, coming));
   const ScopedPeekOffset offset(receiver);
-  bool all = false;
+  bool all = false, most = false;
   int64_t last = now_ns(CLOCK_MONOTONIC);
   for (uint64_t arrived = 0, before = 0;;) {
     // Looking at a byte lets the kernel tell the sender of the room.
@@ -62,6 +74,11 @@ bool pull(int receiver, Whole whole) {
     const int64_t now = now_ns(CLOCK_MONOTONIC);
     if (arrived != before) last = now;
     before = arrived;
+    // Small segments take more room than they have bytes.
+    if (now - last > kTooLittle && !most) {
+      room.enlarge();
+      most = true;
+    }
     if (now - last > kLongestPull) break;
   }
   room.put_back();
@@ -105,20 +122,25 @@ bool let_sender_send(int sender, HeldBack& held_back) {
 bool pull_in_flight(int receiver, int sender) {
   uint64_t first = 0;
   if (all_arrived(receiver, sender, first)) return true;
+  int coming = 0;
+  sys::call(__NR_ioctl, sender, SIOCOUTQ, &coming);
   HeldBack held_back;
   const bool changed = let_sender_send(sender, held_back);
-  const bool all = pull(receiver, [&](uint64_t& arrived) { return all_arrived(receiver, sender, arrived); });
+  const bool all = pull(receiver, static_cast<uint64_t>(coming),
+                        [&](uint64_t& arrived) { return all_arrived(receiver, sender, arrived); });
   if (changed) hold_back_again(sender, held_back);
   return all;
 }
 
 bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const Endpoint& near,
                    uint32_t scope) {
+  uint64_t coming = 0;
   auto whole = [&](uint64_t& arrived) {
     tcp_info info;
     if (!tcp_facts(receiver, info)) return true;
     arrived = info.tcpi_bytes_received;
     const TcpFacts facts = diag.ask_tcp(far, near, scope);
+    coming = facts.send_queue;
     if (!facts.known || facts.send_queue == 0) return true;
     // Bytes that have arrived and are not acknowledged yet are here all the same. The end of the stream
     // counts one.
@@ -126,7 +148,7 @@ bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const En
            facts.sent == info.tcpi_bytes_received - (has_ended(info) ? 1 : 0);
   };
   uint64_t arrived = 0;
-  return whole(arrived) || pull(receiver, whole);
+  return whole(arrived) || pull(receiver, coming, whole);
 }
 
 }  // namespace ckpt
