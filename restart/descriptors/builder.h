@@ -153,7 +153,8 @@ class DescriptorBuilder {
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
   std::map<uint64_t, std::map<uint32_t, int>> unwritten_;  // by object: all that read it, by id; 0: ours
-  std::map<uint64_t, int> queues_;                         // by object, open for receiving and sending
+  std::map<uint32_t, int> makers_;  // by id: those that O_TMPFILE made their file with, parked
+  std::map<uint64_t, int> queues_;  // by object, open for receiving and sending
   ChannelBuilder channels_;
   std::map<uint32_t, uint32_t> terminals_;      // /dev/pts/N as they were, and as they are
   std::map<uint32_t, ScopedFd> spare_masters_;  // by number, while masters are made

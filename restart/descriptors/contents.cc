@@ -15,6 +15,9 @@
 namespace ckpt {
 namespace {
 
+// Flags that fcntl(F_SETFL) changes.
+constexpr uint32_t kSettable = O_APPEND | O_NONBLOCK | O_NOATIME | O_ASYNC | O_DIRECT;
+
 Error cannot_make(const ParsedOpenFile& file, int e) {
   return make_error(ExitCode::kIo, e,
                     "{} (a file without a name, {} bytes) cannot be made again ({}): make room in /tmp",
@@ -26,9 +29,13 @@ std::string directory_of(std::string_view path) {
   return slash == std::string_view::npos || slash == 0 ? "/" : std::string(path.substr(0, slash));
 }
 
-// An inode without a name in `directory`, open for reading and writing.
-ScopedFd unnamed_file(const std::string& directory) {
-  ScopedFd fd(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+bool is_of_tmpfile(const ParsedOpenFile& file) {
+  return (file.record.open_flags & O_TMPFILE) == O_TMPFILE && (file.record.open_flags & O_PATH) == 0;
+}
+
+// An inode without a name in `directory`. access: O_RDWR, or O_WRONLY.
+ScopedFd unnamed_file(const std::string& directory, int access) {
+  ScopedFd fd(open(directory.c_str(), O_TMPFILE | access | O_CLOEXEC, 0600));
   if (fd.valid() || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
   std::string name = directory + "/.ckpt-restored-XXXXXX";
   fd.reset(mkostemp(name.data(), O_CLOEXEC));
@@ -91,19 +98,40 @@ Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file
   const auto& r = file.record;
   int object = options_.working->find_object(r.object);
   if (object < 0) {
+    // F_GETFL tells which one has made the file (O_TMPFILE).
+    const ParsedOpenFile* maker = nullptr;
+    for (const ParsedOpenFile& f : meta_.open_files) {
+      if (f.record.object == r.object && is_of_tmpfile(f)) maker = &f;
+    }
+    const int access = maker == nullptr ? O_RDWR : static_cast<int>(maker->record.open_flags) & O_ACCMODE;
     ScopedFd fd;
     for (const auto& directory : {directory_of(file.path), options_.image_directory, std::string("/tmp")}) {
-      fd = unnamed_file(directory);
+      fd = unnamed_file(directory, access);
       if (fd.valid()) break;
     }
     if (!fd.valid()) return cannot_make(file, errno);
+    if (maker != nullptr) {
+      auto made = options_.working->park(std::move(fd), "a file without a name");
+      if (!made) return made.error();
+      makers_[maker->record.id] = *made;
+      auto again = open_again(file, *made, O_RDWR | O_CLOEXEC);
+      if (!again) return again;
+      fd = std::move(*again);
+    }
     if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) return cannot_make(file, errno);
     CKPT_TRY(fill(file, fd.get()));
     auto parked = options_.working->add_object(r.object, std::move(fd), "a file without a name");
     if (!parked) return parked.error();
     object = *parked;
   }
-  auto again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
+  Result<ScopedFd> again = ScopedFd();
+  if (const auto maker = makers_.find(r.id); maker != makers_.end()) {
+    again->reset(fcntl(maker->second, F_DUPFD_CLOEXEC, 0));
+    if (!again->valid() || fcntl(again->get(), F_SETFL, static_cast<int>(r.open_flags & kSettable)) != 0)
+      return cannot_make(file, errno);
+  } else {
+    again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
+  }
   if (!again) return again;
   put_attributes(file, object);
   // If we may not give the file away, it stays ours.
@@ -118,14 +146,24 @@ Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file
 }
 
 Result<ScopedFd> DescriptorBuilder::make_deleted_directory(const ParsedOpenFile& file) {
+  int object = options_.working->find_object(file.record.object);
   for (const auto& directory : {directory_of(file.path), options_.image_directory, std::string("/tmp")}) {
+    if (object >= 0) break;
     std::string name = directory + "/.ckpt-restored-XXXXXX";
     if (mkdtemp(name.data()) == nullptr) continue;
-    ScopedFd fd(open(name.c_str(), reopen_flags(file.record)));
+    ScopedFd fd(open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     rmdir(name.c_str());
-    if (fd.valid()) return fd;
+    if (!fd.valid()) continue;
+    auto parked = options_.working->add_object(file.record.object, std::move(fd), "a removed directory");
+    if (!parked) return parked.error();
+    object = *parked;
   }
-  return cannot_make(file, errno);
+  if (object < 0) return cannot_make(file, errno);
+  // Its owner may have shut itself out since it opened the directory.
+  fchmod(object, 0700);
+  auto again = open_again(file, object, reopen_flags(file.record) & ~O_NOFOLLOW);
+  fchmod(object, file.record.mode & 07777);
+  return again;
 }
 
 Result<ScopedFd> DescriptorBuilder::make_memfd(const ParsedOpenFile& file) {
@@ -150,7 +188,6 @@ Result<ScopedFd> DescriptorBuilder::make_memfd(const ParsedOpenFile& file) {
   // file of memfd_create(2) does not.
   if ((r.open_flags & O_ACCMODE) == O_RDWR && created_memfds_.insert(r.object).second) {
     ScopedFd created(fcntl(object, F_DUPFD_CLOEXEC, 0));
-    constexpr uint32_t kSettable = O_APPEND | O_NONBLOCK | O_NOATIME | O_ASYNC;
     if (!created.valid() || fcntl(created.get(), F_SETFL, static_cast<int>(r.open_flags & kSettable)) != 0)
       return cannot_make(file, errno);
     lseek(created.get(), static_cast<off_t>(r.offset), SEEK_SET);

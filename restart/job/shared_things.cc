@@ -38,6 +38,7 @@ bool has_object(const ParsedOpenFile& f) {
     case OpenFileKind::kMessageQueue:
       return true;
     case OpenFileKind::kRegular:
+    case OpenFileKind::kDirectory:
       return (f.record.flags & kOpenFileDeleted) != 0;
     default:
       return false;

@@ -186,7 +186,13 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
 
   if ((d.now.open_flags & O_PATH) != 0) {
     // A place in the file system, not an open file: no offset, no bytes.
-    if (d.named) d.kind = type == S_IFDIR ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
+    if (d.named) {
+      d.kind = type == S_IFDIR ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
+    } else if (type == S_IFDIR && d.now.links == 0 && path.starts_with('/') &&
+               !is_made_by_the_kernel(TaskPath(tid_of(d), "fd", d.fd).c_str())) {
+      d.kind = OpenFileKind::kDirectory;
+      d.flags |= kOpenFileDeleted;
+    }
     return {};
   }
   if (path.starts_with("anon_inode:")) {
