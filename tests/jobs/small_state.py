@@ -214,6 +214,20 @@ live()
 """
 
 
+# The kernel takes a group's nice value from a user ten times a second at most.
+SESSION_NICE = COMMON + r"""
+def write():
+    try:
+        with open('/proc/self/autogroup', 'w') as f: f.write('7')
+    except BlockingIOError: return False
+    return True
+assert os.getsid(0) == os.getpid()
+while not write(): time.sleep(0.02)
+facts['nice'] = lambda: open('/proc/self/autogroup').read().split()[1:]
+live()
+"""
+
+
 class SmallState(unittest.TestCase):
     maxDiff = None
 
@@ -264,6 +278,12 @@ class SmallState(unittest.TestCase):
         told = come_back(self, "small-stamps", STAMPS, hear=said.append)
         self.assertEqual(told["last"], {"goes on": ["again", "more"], "ends": [["", ""]] * 3, "reset": "ECONNRESET"})
         self.assertTrue(any("stamps of what was sent" in note for note in said[0].get("notes", [])), said)
+
+    @unittest.skipUnless(os.path.exists("/proc/self/autogroup"), "no autogroups here")
+    def test_nice_value_of_a_session(self):
+        for uid in (0, NOBODY):
+            with self.subTest(user=uid):
+                self.assertEqual(come_back(self, "small-session", SESSION_NICE, uid)["before"]["nice"], ["nice", "7"])
 
     def test_what_threads_forbid_the_processor(self):
         told = come_back(self, "small-speculation", SPECULATION)["before"]

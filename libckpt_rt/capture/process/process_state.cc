@@ -119,6 +119,40 @@ bool write_line(const char* path, const char* line, const char* prefix) {
   return sys::call(__NR_write, file.get(), text, length) == static_cast<long>(length);
 }
 
+constexpr char kAutogroupFile[] = "/proc/self/autogroup";
+
+bool is_session_leader() { return sys::call(__NR_getsid, 0L) == sys::getpid(); }
+
+// "/autogroup-123 nice -5"
+int session_nice() {
+  char line[64];
+  const long n = is_session_leader() ? read_small_file(kAutogroupFile, line, sizeof(line)) : 0;
+  std::string_view text(line, n > 0 ? static_cast<size_t>(n) : 0);
+  const size_t at = text.find(" nice ");
+  if (at == text.npos) return 0;
+  text.remove_prefix(at + sizeof(" nice ") - 1);
+  uint64_t value = 0;
+  if (numbers(text, 10, &value, 1) != 1) return 0;
+  return text.starts_with('-') ? -static_cast<int>(value) : static_cast<int>(value);
+}
+
+// The kernel takes such a number from a user ten times a second at most, from all users together.
+bool set_session_nice(int nice) {
+  constexpr timespec kWhile{0, 20'000'000};
+  constexpr int kTries = 100;
+  if (session_nice() == nice || !is_session_leader()) return true;
+  ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, kAutogroupFile, O_WRONLY | O_CLOEXEC, 0)));
+  if (!file.valid()) return false;
+  char text[16];
+  const auto length = static_cast<long>(fmt::format_to_n(text, sizeof(text), "{}", nice).out - text);
+  long r = -EAGAIN;
+  for (int i = 0; i < kTries && r == -EAGAIN; ++i) {
+    if (i != 0) sys::call(__NR_nanosleep, &kWhile, nullptr);
+    r = sys::call(__NR_write, file.get(), text, length);
+  }
+  return r == length;
+}
+
 constexpr uint32_t kUncountedFilters = 1;  // before Linux 5.9 the number is not told
 
 uint32_t seccomp_filters_in(std::string_view status) {
@@ -339,6 +373,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
   state.future_locks = future_locks();
   line(ProcessTexts::kOomScore, state.oom_score_adj);
   line(ProcessTexts::kCoreFilter, state.core_filter);
+  state.session_nice = session_nice();
   state.secure_bits = ask(PR_GET_SECUREBITS);
   processor_time::note_process();
   state.realtime_ns = now_ns(CLOCK_REALTIME);
@@ -362,6 +397,7 @@ uint32_t restore_process_settings(const ProcessState& state) {
     notes |= kNoteFutureLocks;
   notes |= descriptor_table::restore();
   if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
+  if (!set_session_nice(state.session_nice)) notes |= kNoteScheduling;
   write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
   if (state.memory_merge > 0) sys::call(__NR_prctl, long{kSetMemoryMerge}, 1L, 0L, 0L, 0L);
   if (state.no_new_code > 0) sys::call(__NR_prctl, long{kSetMdwe}, long{state.no_new_code}, 0L, 0L, 0L);

@@ -40,6 +40,7 @@ struct ProcessState {
   int future_locks;  // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
   char oom_score_adj[16];  // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
   char core_filter[16];
+  int session_nice;  // /proc/self/autogroup of a session's leader; 0: as by default, or no leader
   int memory_merge, no_new_code;  // of prctl(2); -1: this kernel does not say
   int dumpable;                   // PR_GET_DUMPABLE
   int stop_signal;                // by which the process was stopped; 0: it was not
