@@ -253,7 +253,7 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d, bool
 }
 
 Result<void> DescriptorCapture::name_hidden_filter(const CapturedDescriptor& d) {
-  return note(1,
+  return note(kChanged,
               "descriptor {} ({}): a program of eBPF decides what it takes (SO_ATTACH_BPF), which nobody can "
               "read: after a restart it takes all",
               d.fd, d.path);
