@@ -79,6 +79,10 @@ void BackRun::restore_rest() {
 void BackRun::before_go(void* self) {
   auto& run = *static_cast<BackRun*>(self);
   run.cost_.notes |= restore_process_settings(saved_process);
+  // In a process that ckpt-restart has made it has set these.
+  sys::call(__NR_prctl, PR_SET_CHILD_SUBREAPER, long{saved_process.child_subreaper}, 0L, 0L, 0L);
+  if (saved_process.thp_disable == 0 || saved_process.thp_disable == 1)
+    sys::call(__NR_prctl, PR_SET_THP_DISABLE, long{saved_process.thp_disable}, 0L, 0L, 0L);
   const long r = restore_timers(saved_process.timers);
   if (r != 0) run.die("making timers again", r, 0);
   queue_again(pending_at_stop, 0);

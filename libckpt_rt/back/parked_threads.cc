@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/rseq.h>
 #include <linux/sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 
@@ -239,6 +240,9 @@ void ParkedThreads::go_on(void* t) {
     save_credentials_in_handler(now);
     if (now.known && (own.permitted & ~now.permitted) != 0) notes |= kNoteThreadCapabilities;
   }
+  // Its parent is the same: what it is to be sent when that ends is not lost, as it is by a restart. A change
+  // of user takes it away.
+  sys::call(__NR_prctl, PR_SET_PDEATHSIG, long{thread.slot->parent_death_signal}, 0L, 0L, 0L);
   // relaxed: as of the notes.
   if (r != 0 && !all.failed_.exchange(true, std::memory_order_relaxed)) all.failure_ = {r, thread.tid};
   // relaxed: read when all are ready, which orders it.

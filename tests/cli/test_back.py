@@ -292,6 +292,20 @@ class BackTest(CkptTest):
         self.back(pid)
         self.assertEqual(self.do("os.fstat(state['f']).st_size, state['m'][8192:8196]"), "(12288, b'then')")
 
+    def test_settings_by_prctl(self):
+        pid = self.start()
+        self.do("state.update(c=ctypes.CDLL(None), v=ctypes.c_int())")
+        death, reaper, huge = 1, 36, 41  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_THP_DISABLE
+        self.do(f"state['c'].prctl({death}, 12, 0, 0, 0)")
+        asks = ["state['c'].prctl(2, ctypes.byref(state['v'])), state['v'].value",
+                "state['c'].prctl(37, ctypes.byref(state['v'])), state['v'].value", "state['c'].prctl(42, 0, 0, 0, 0)"]
+        before = [self.do(a) for a in asks]
+        self.assertEqual(before[0], "(0, 12)")
+        self.now(pid)
+        self.do(f"[state['c'].prctl(*a, 0, 0, 0) for a in (({death}, 10), ({reaper}, 1), ({huge}, 1))]")
+        self.back(pid)
+        self.assertEqual([self.do(a) for a in asks], before)
+
     def test_a_timer_that_a_change_of_the_clock_cancels(self):
         pid = self.start()
         self.do("state.update(t=ctypes.CDLL(None).timerfd_create(0, os.O_NONBLOCK))")  # CLOCK_REALTIME

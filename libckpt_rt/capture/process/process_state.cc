@@ -362,6 +362,9 @@ void capture_shared_state_stopped(bool filtered, ProcessState& state) {
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
   state.dumpable = ask(PR_GET_DUMPABLE);
   state.memory_merge = ask(kGetMemoryMerge);
+  state.child_subreaper = 0;
+  sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &state.child_subreaper);
+  state.thp_disable = ask(PR_GET_THP_DISABLE);
   state.no_new_code = ask(kGetMdwe);
 }
 

@@ -43,6 +43,8 @@ struct ProcessState {
   int session_nice;  // /proc/self/autogroup of a session's leader; 0: as by default, or no leader
   int memory_merge, no_new_code;  // of prctl(2); -1: this kernel does not say
   int dumpable;                   // PR_GET_DUMPABLE
+  int child_subreaper;            // PR_GET_CHILD_SUBREAPER
+  int thp_disable;                // PR_GET_THP_DISABLE; -1: this kernel does not say
   int stop_signal;                // by which the process was stopped; 0: it was not
   ContinuedChildren continued;
 };
