@@ -73,6 +73,7 @@ long empty(int master, const std::byte* bytes) {
   const struct winsize size { was.rows, was.columns, was.width, was.height };
   sys::call(__NR_ioctl, master, TIOCSWINSZ, &size);
   drain(master);
+  if ((was.flags & kMasterEnded) != 0) sys::call(__NR_write, master, &was.characters[VEOF], 1L);
   return 0;
 }
 

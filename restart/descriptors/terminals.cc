@@ -95,6 +95,7 @@ Result<ScopedFd> DescriptorBuilder::make_master(const ParsedOpenFile& file) {
     const winsize size{d.rows, d.columns, d.width, d.height};
     ioctl(made.get(), TIOCSWINSZ, &size);
     if (packets != 0) ioctl(made.get(), TIOCPKT, &packets);
+    if ((d.flags & kMasterEnded) != 0) (void)!write(made.get(), &d.characters[VEOF], 1);
   });
   return made;
 }

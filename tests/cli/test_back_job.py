@@ -195,6 +195,17 @@ class BackOfJob(ToldJob):
                     self.assertEqual(self.tell("os.read(slave, 100)"), b"typed\n")
                     self.assertEqual(self.do("os.read(master, 100)").lstrip(b"\0"), b"typed\r\n")
 
+    def test_an_end_of_input_that_waits(self):
+        """Typed into the terminal before the checkpoint, and read since (Ctrl-D)."""
+        self.start(before="master, slave = os.openpty()")
+        self.do(r"os.write(master, b'\4')")
+        self.now()
+        for _ in range(2):
+            self.assertEqual(self.tell("os.read(slave, 100)"), b"")
+            self.do(r"os.write(master, b'typed\n')")
+            self.back()
+        self.assertEqual(self.tell("os.read(slave, 100)"), b"")
+
     def test_beside_checkpoints(self):
         """Who takes a checkpoint meanwhile has it, or is told to ask again; neither waits for the other for long."""
         self.start(CKPT_KEEP="0")

@@ -19,6 +19,7 @@ enum MasterFlag : uint32_t {
   kMasterLocked = 1u << 1,      // TIOCSPTLCK: its other end may not be opened yet
   kMasterStopped = 1u << 3,     // output is stopped (TCOOFF, ^S)
   kMasterLeft = 1u << 2,        // whoever had the other end has closed it: reading gives EIO, not nothing yet
+  kMasterEnded = 1u << 4,       // an end of input waits for the other end, and nothing else (Ctrl-D, VEOF)
 };
 
 struct MasterDetail {

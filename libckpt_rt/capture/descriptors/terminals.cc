@@ -30,21 +30,29 @@ bool has_bytes(int terminal, short& events) {
   return sys::call(__NR_ioctl, terminal, FIONREAD, &waiting) == 0 && waiting != 0;
 }
 
-// Does input wait to be read: bytes that were typed, so to speak? The other end is opened for a moment; not
-// where nobody has it: closing it would then be seen.
-bool has_input(int master, bool& stopped) {
+// What waits to be read from the other end: bytes that were typed, so to speak.
+struct Input {
+  bool bytes = false, end = false;
+  bool stopped = false;  // output of the other end
+};
+
+// The other end is opened for a moment; not where nobody has it: closing it would then be seen.
+Input look_at_input(int master) {
+  Input input;
   pollfd ready{master, POLLIN, 0};
   sys::call(__NR_poll, &ready, 1L, 0L);
-  if ((ready.revents & POLLHUP) != 0) return false;
+  if ((ready.revents & POLLHUP) != 0) return input;
   const long peer = sys::call(__NR_ioctl, master, kGetPeer, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-  if (sys::failed(peer)) return false;
+  if (sys::failed(peer)) return input;
   const ScopedFd slave(static_cast<int>(peer));
   // A stopped slave takes nothing although the master has nothing to read.
   pollfd ready_to_write{slave.get(), POLLOUT, 0};
-  stopped = sys::call(__NR_poll, &ready_to_write, 1L, 0L) == 0;
-  // An end of input (Ctrl-D) on an empty line waits as a line without bytes: poll alone tells it.
+  input.stopped = sys::call(__NR_poll, &ready_to_write, 1L, 0L) == 0;
   short events = 0;
-  return has_bytes(slave.get(), events) || (events & POLLIN) != 0;
+  input.bytes = has_bytes(slave.get(), events);
+  // An end of input (Ctrl-D) on an empty line waits as a line without bytes: poll alone tells it.
+  input.end = !input.bytes && (events & POLLIN) != 0;
+  return input;
 }
 
 }  // namespace
@@ -84,9 +92,10 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   // What a master in packet mode has not been told yet (that its slave was flushed, stopped) waits without
   // bytes: POLLPRI tells it.
   const bool output = has_bytes(master.get(), events) || (events & POLLPRI) != 0;
-  bool stopped = false;
-  const bool passing = output || ((detail.flags & kMasterLocked) == 0 && has_input(master.get(), stopped));
-  if (stopped) detail.flags |= kMasterStopped;
+  const Input input = (detail.flags & kMasterLocked) == 0 ? look_at_input(master.get()) : Input();
+  if (input.stopped) detail.flags |= kMasterStopped;
+  if (input.end) detail.flags |= kMasterEnded;
+  const bool passing = output || input.bytes;
   ByteWriter out(*arena_);
   out.put(DetailHeader{static_cast<uint32_t>(kMasterDetail), sizeof(detail)});
   out.put(detail);
