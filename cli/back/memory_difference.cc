@@ -69,14 +69,15 @@ class MemoryComparison {
   Result<MemoryDifference> run() {
     CKPT_TRY(check_own());
     CKPT_TRY(check_asynchronous());
+    list_then();
     list_now();
     move_brk();
     find_broken();
     std::set<uint64_t> borders;
-    for (const auto& m : image_.meta().mappings) borders.insert({m.record.start, m.record.end});
+    for (const auto& m : then_mappings_) borders.insert({m.record.start, m.record.end});
     for (const auto& m : now_mappings_) borders.insert({m.record.start, m.record.end});
     size_t was = 0, is = 0;
-    const auto& then = image_.meta().mappings;
+    const auto& then = then_mappings_;
     for (auto b = borders.begin(); b != borders.end() && std::next(b) != borders.end(); ++b) {
       const uint64_t start = *b, end = *std::next(b);
       while (was < then.size() && then[was].record.end <= start) ++was;
@@ -129,6 +130,23 @@ class MemoryComparison {
       }
     }
     return {};
+  }
+
+  // The kernel joins memory of the program with that of the library where they adjoin: there a mapping is
+  // divided, for the library's own part cannot be made again.
+  void list_then() {
+    for (const ParsedMapping& m : image_.meta().mappings) {
+      uint64_t at = m.record.start;
+      for (const uint64_t border : {late_.start.value, late_.end.value, m.record.end}) {
+        const uint64_t end = std::min(border, m.record.end);
+        if (end <= at) continue;
+        then_mappings_.push_back(m);
+        then_mappings_.back().record.file_offset += at - m.record.start;
+        then_mappings_.back().record.start = at;
+        then_mappings_.back().record.end = end;
+        at = end;
+      }
+    }
   }
 
   void list_now() { now_mappings_ = now_.mappings; }
@@ -203,7 +221,7 @@ class MemoryComparison {
   // old ones, and mremap(2) takes no more than one mapping.
   void find_broken() {
     size_t n = 0;
-    for (const ParsedMapping& m : image_.meta().mappings) {
+    for (const ParsedMapping& m : then_mappings_) {
       while (n < now_mappings_.size() && now_mappings_[n].record.end <= m.record.start) ++n;
       if (kind_of(m) != MappingKind::kAnonymous && kind_of(m) != MappingKind::kFilePrivate) continue;
       if (m.path == "[heap]" || m.path == "[stack]") continue;
@@ -415,7 +433,7 @@ class MemoryComparison {
     }
   };
   std::set<const ParsedMapping*, ByAddress> broken_;
-  std::vector<ParsedMapping> now_mappings_;
+  std::vector<ParsedMapping> then_mappings_, now_mappings_;
   std::vector<Op> unmap_, brk_, map_, protect_, writable_, drop_, late_drop_;
   std::vector<AddrRange> dropped_, zeroed_;
 };
