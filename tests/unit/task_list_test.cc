@@ -43,6 +43,7 @@ class Crowd {
   ~Crowd() {
     end_ = true;
     end_.notify_one();
+    go_ = true;
     staying_.join();
     for (std::thread& t : leaving_) t.join();
   }
@@ -59,6 +60,9 @@ class Crowd {
 // A thread that exits while the kernel lists it ends the list: the thread that exits is in the list, and the
 // one that stays is not.
 TEST(TaskList, AListThatThreadsWereLeftOutOfIsNotTakenForComplete) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer has a thread of its own, which comes with the first one";
+#endif
   Arena arena;
   ASSERT_TRUE(arena.reserve(1 << 20));
   ArenaVector<int> tids(arena);
