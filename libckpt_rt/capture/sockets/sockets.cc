@@ -440,11 +440,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     if (state == TCP_CLOSE || (!ended && (s.ready & POLLRDHUP) != 0)) s.detail.shut_down |= 1;
     if (whole) CKPT_TRY(peek_stream(look, s, socket.get()));
     if (!whole) {
-      has_passing_ = true;
-      CKPT_TRY(
-          note(kNoRestart,
-               "descriptor {} ({}): bytes of the connection are in flight and do not arrive: ask again later",
-               d.fd, d.path));
+      CKPT_TRY(forbid_for_now("bytes of the connection are in flight and do not arrive: ask again later", d));
       s.link.flags |= kLinkOutside;
       s.link.peer = d.value = 0;
     }
