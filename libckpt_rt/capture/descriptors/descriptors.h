@@ -27,7 +27,7 @@
 #include "image/format/records/descriptor_records.h"
 #include "image/format/records/note_severity.h"
 #include "job/format/wire.h"
-#include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/threads/of_ours/other_threads.h"
 
 namespace ckpt {

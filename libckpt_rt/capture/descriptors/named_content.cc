@@ -6,7 +6,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
 #include "libckpt_rt/capture/descriptors/note.h"
-#include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Bytes of files with a name that the program has open for writing, 16 MiB of them at most. A restart undoes

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/sys.h"
-#include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 

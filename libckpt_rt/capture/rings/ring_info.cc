@@ -7,9 +7,9 @@
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
-#include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/capture/rings/registered_buffers.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::rings {

@@ -8,11 +8,11 @@
 #include <cstring>
 
 #include "libckpt_rt/capture/aio/aio_contexts.h"
-#include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/capture/sockets/socket_mappings.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

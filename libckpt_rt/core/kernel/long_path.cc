@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptors/long_path.h"
+#include "libckpt_rt/core/kernel/long_path.h"
 
 #include <errno.h>
 #include <fcntl.h>

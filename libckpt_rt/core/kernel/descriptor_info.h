@@ -1,6 +1,6 @@
 // What /proc says about one descriptor of one task.
 //
-// Owner:     libckpt_rt, descriptors.
+// Owner:     libckpt_rt.
 // Callers:   the agent, with its own descriptor table, while the program runs or stands still.
 // Never:     touches the descriptor's open file: /proc's links and fdinfo are read from outside.
 #pragma once

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 
 #include <errno.h>
 #include <fcntl.h>
