@@ -12,7 +12,7 @@
 #include "image/write/directory/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/memory/other_name.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -105,13 +105,14 @@ uint32_t pipe_ends(uint32_t open_flags) {
 // The link is kept as the path, without the kernel's " (deleted)"; d.named says whether it leads to
 // this very file.
 Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
-  long n = read_link(tid_of(d), d.fd, text_.data(), 8192);
+  long n = read_link(access_.tid_of(d), d.fd, access_.text().data(), 8192);
   if (n == -ENOENT) d.looked = false;  // closed, perhaps for a moment: the stop looks again
-  std::string_view link = n < 0 ? std::string_view("(path too long)") : std::string_view(text_.data(), n);
+  std::string_view link =
+      n < 0 ? std::string_view("(path too long)") : std::string_view(access_.text().data(), n);
   d.named = false;
   if (link.starts_with('/')) {
     struct stat st;
-    long r = sys::call(__NR_newfstatat, AT_FDCWD, text_.data(), &st,
+    long r = sys::call(__NR_newfstatat, AT_FDCWD, access_.text().data(), &st,
                        S_ISLNK(d.now.mode) ? AT_SYMLINK_NOFOLLOW : 0);
     d.named = r == 0 && st.st_dev == d.now.device && st.st_ino == d.now.inode;
   }
@@ -122,8 +123,8 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
   }
   if (!d.named && link.ends_with(kDeletedSuffix)) link.remove_suffix(kDeletedSuffix.size());
   if (d.path_len == link.size() && std::memcmp(d.path, link.data(), link.size()) == 0) return {};
-  char* copy = static_cast<char*>(arena_->allocate(link.size() + 1, 1));
-  if (copy == nullptr) return arena_full();
+  char* copy = static_cast<char*>(files_.arena().allocate(link.size() + 1, 1));
+  if (copy == nullptr) return arena_full(files_.arena());
   std::memcpy(copy, link.data(), link.size());
   copy[link.size()] = '\0';
   d.path = copy;
@@ -152,21 +153,21 @@ bool DescriptorCapture::take_other_name(CapturedDescriptor& d, std::string_view 
   };
   if (d.other_name != nullptr && is_name_of(d.other_name, d.now.device, d.now.inode))
     return take(d.other_name, d.other_name_len);
-  for (const auto& other : entries_) {
+  for (const auto& other : files_.entries()) {
     if (other.named && other.now.inode == d.now.inode && other.now.device == d.now.device &&
         is_name_of(other.path, d.now.device, d.now.inode))
       return take(other.path, other.path_len);
   }
   struct statfs fs {};
-  if (standing_ || !has_names_of_others(d) ||
-      sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs) != 0 ||
+  if (access_.stands() || !has_names_of_others(d) ||
+      sys::call(__NR_statfs, TaskPath(access_.tid(), "fd", d.fd).c_str(), &fs) != 0 ||
       has_volatile_inodes(fs.f_type) || has_no_bytes(fs.f_type)) {
     return false;
   }
   char found[4096];
   const size_t length = find_other_name(removed, d.now.device, d.now.inode, found);
   if (length == 0) return false;
-  char* copy = static_cast<char*>(arena_->allocate(length + 1, 1));
+  char* copy = static_cast<char*>(files_.arena().allocate(length + 1, 1));
   if (copy == nullptr) return false;
   std::memcpy(copy, found, length + 1);
   return take(copy, static_cast<uint32_t>(length));
@@ -189,7 +190,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     if (d.named) {
       d.kind = type == S_IFDIR ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
     } else if (type == S_IFDIR && d.now.links == 0 && path.starts_with('/') &&
-               !is_made_by_the_kernel(TaskPath(tid_of(d), "fd", d.fd).c_str())) {
+               !is_made_by_the_kernel(TaskPath(access_.tid_of(d), "fd", d.fd).c_str())) {
       d.kind = OpenFileKind::kDirectory;
       d.flags |= kOpenFileDeleted;
     }
@@ -199,8 +200,8 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     d.kind = anonymous_kind(path);
     if (d.kind == OpenFileKind::kOther) return {};
     FdInfo info;
-    long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
-                            : read_fdinfo(tid_of(d), d.fd, text_, *arena_, info);
+    long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, access_.text(), files_.arena(), info)
+                            : read_fdinfo(access_.tid_of(d), d.fd, access_.text(), files_.arena(), info);
     if (r < 0) return {};  // closed while the program runs: the stop looks again
     return read_details(d, info);
   }
@@ -209,7 +210,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     case S_IFDIR: {
       if (!d.named) {
         struct statfs fs {};
-        sys::call(__NR_statfs, TaskPath(tid_of(d), "fd", d.fd).c_str(), &fs);
+        sys::call(__NR_statfs, TaskPath(access_.tid_of(d), "fd", d.fd).c_str(), &fs);
         // A directory may be called "/memfd:", too.
         const bool of_memory = fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC;
         if (of_memory && path.starts_with("/memfd:") && d.now.links == 0) {
@@ -260,8 +261,8 @@ Result<void> DescriptorCapture::read_first_locks(CapturedDescriptor& d) {
 
 Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
   FdInfo info;
-  long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
-                          : read_fdinfo(tid_of(d), d.fd, text_, *arena_, info);
+  long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, access_.text(), files_.arena(), info)
+                          : read_fdinfo(access_.tid_of(d), d.fd, access_.text(), files_.arena(), info);
   if (r < 0) return {};
   if (!info.has_locks && !d.has_locks) return {};
   return read_details(d, info);
@@ -288,7 +289,7 @@ uint32_t count_watches(std::string_view text, int number) {
 const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor& epoll, int number,
                                                         uint64_t inode, std::string_view before,
                                                         bool& is_another) const {
-  for (const auto& d : entries_) {
+  for (const auto& d : files_.entries()) {
     // No other open file has a socket's inode. The search below looks at the watches one by one, which takes
     // long in a server with thousands of connections.
     if (d.fd == number && d.now.inode == inode && S_ISSOCK(d.now.mode) && !d.in_flight) return &d;
@@ -298,15 +299,15 @@ const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor
   } slot{static_cast<uint32_t>(epoll.fd), static_cast<uint32_t>(number), count_watches(before, number)};
   auto compare_with_watch = [&](const CapturedDescriptor& d) {
     constexpr int kCompareWatched = 7;  // KCMP_EPOLL_TFD of linux/kcmp.h
-    return sys::call(__NR_kcmp, tid_of(d), tid_of(epoll), kCompareWatched, d.fd, &slot);
+    return sys::call(__NR_kcmp, access_.tid_of(d), access_.tid_of(epoll), kCompareWatched, d.fd, &slot);
   };
-  for (const auto& d : entries_) {
+  for (const auto& d : files_.entries()) {
     if (d.fd != number || d.in_flight) continue;
     const long order = compare_with_watch(d);
     if (order == 0 || (order < 0 && d.now.inode == inode)) return &d;  // below 0: the kernel does not compare
     is_another = order > 0;
   }
-  for (const auto& d : entries_) {
+  for (const auto& d : files_.entries()) {
     if (d.now.inode == inode && d.fd != number && compare_with_watch(d) == 0) return &d;
   }
   return nullptr;
@@ -329,7 +330,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     return {};
   }
   if (d.kind == OpenFileKind::kInotify) return note_watches(d, info.text);
-  ByteWriter out(*arena_);
+  ByteWriter out(files_.arena());
   TimerDetail timer{};
   bool has_timer = false;
   std::string_view text = info.text, line;
@@ -359,13 +360,13 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
       uint64_t inode = 0;
       const CapturedDescriptor* other = nullptr;
       bool is_another = false;
-      if (standing_ && number_after(line, "ino:", 16, inode)) {
+      if (access_.stands() && number_after(line, "ino:", 16, inode)) {
         const std::string_view before =
             info.text.substr(0, static_cast<size_t>(line.data() - info.text.data()));
         other = watched_by(d, watch.fd, inode, before, is_another);
       }
       if (d.in_flight && (other == nullptr || other->in_flight)) {
-        CKPT_TRY(note(
+        CKPT_TRY(notes_.add(
             kChanged,
             "an epoll that was sent through a socket and not received watches a file that is not among "
             "the program's descriptors: that watch is lost after a restart, unless another process of the "
@@ -373,7 +374,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
         continue;
       }
       if (other == nullptr && is_another) {
-        CKPT_TRY(note(
+        CKPT_TRY(notes_.add(
             kChanged,
             "descriptor {} (an epoll) watches a file that was registered as descriptor {}, and that no "
             "descriptor leads to any more: that watch is lost after a restart, unless another process of "
@@ -409,7 +410,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kTimer), sizeof(timer)});
     out.put(timer);
   }
-  if (!out.ok()) return arena_full();
+  if (!out.ok()) return arena_full(files_.arena());
   d.details = out.span().data();
   d.details_len = static_cast<uint32_t>(out.size());
   if (d.kind == OpenFileKind::kSignalFd) d.value = info.signal_mask;
@@ -421,7 +422,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
 // read.
 void DescriptorCapture::take_up_timer(const CapturedDescriptor& d, TimerDetail& timer) {
   if (timer.ticks == 0 || timer.interval_ns == 0 || timer.remaining_ns != 0) return;
-  const ScopedFd own(borrow(d));
+  const ScopedFd own(access_.borrow(d));
   itimerspec left{};
   if (!own.valid() || sys::call(__NR_timerfd_gettime, own.get(), &left) != 0) return;
   timer.remaining_ns = left.it_value.tv_sec * 1'000'000'000L + left.it_value.tv_nsec;

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Bytes that exist nowhere else: those of files without a name, of memfds and of pipes.
@@ -55,17 +55,17 @@ class ScopedOffset {
 
 // A description of our own, whose offset is not the program's. Where the file may not be opened again, or
 // opening would break the program's lease, it is a duplicate, which shares the program's offset.
-int DescriptorCapture::open_for_reading(const CapturedDescriptor& d, bool& shares_offset) const {
+int DescriptorCapture::open_for_reading(const CapturedDescriptor& d, bool& shares_offset) {
   shares_offset = d.has_lease;
-  if (d.has_lease) return borrow(d);
-  TaskPath path(tid_of(d), "fd", d.fd);
+  if (d.has_lease) return access_.borrow(d);
+  TaskPath path(access_.tid_of(d), "fd", d.fd);
   constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
   long fd = -EPERM;
   if (S_ISREG(d.now.mode)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags | O_NOATIME, 0);
   if (sys::failed(fd)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags, 0);
   // A file that we may not open again, but that the program has open for reading.
   shares_offset = sys::failed(fd) && (d.now.open_flags & O_ACCMODE) != O_WRONLY;
-  if (shares_offset) fd = borrow(d);
+  if (shares_offset) fd = access_.borrow(d);
   return static_cast<int>(fd);
 }
 
@@ -79,7 +79,7 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
   };
   if (!file.valid()) return cannot(file.get());
   // A program that runs would read and write at the offset that the search for data has left.
-  if (shares_offset && !standing_) return cannot(-EBUSY);
+  if (shares_offset && !access_.stands()) return cannot(-EBUSY);
   std::optional<ScopedOffset> scoped;
   if (shares_offset) scoped.emplace(file.get());
   uint64_t at = 0;
@@ -110,7 +110,8 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
       if (n == 0) break;  // cut off meanwhile: only while the program runs, and then not used
       have += static_cast<uint64_t>(n);
     }
-    if (!to.push_back({0, object_number(d.now.device, d.now.inode), start, bytes, have})) return arena_full();
+    if (!to.push_back({0, object_number(d.now.device, d.now.inode), start, bytes, have}))
+      return arena_full(files_.arena());
     at = end;
   }
   return {};
@@ -120,16 +121,16 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
 // known.
 bool DescriptorCapture::list_mapped_shared() {
   ScopedFd maps(static_cast<int>(
-      sys::call(__NR_openat, AT_FDCWD, TaskPath(tid_, "maps").c_str(), O_RDONLY | O_CLOEXEC, 0)));
+      sys::call(__NR_openat, AT_FDCWD, TaskPath(access_.tid(), "maps").c_str(), O_RDONLY | O_CLOEXEC, 0)));
   if (!maps.valid()) return false;
   size_t have = 0;
   for (;;) {
-    long n = sys::call(__NR_read, maps.get(), text_.data() + have, text_.size() - have);
+    long n = sys::call(__NR_read, maps.get(), access_.text().data() + have, access_.text().size() - have);
     if (n < 0) return false;
     if (n == 0) return true;
     have += static_cast<size_t>(n);
     // "start-end perms offset dev inode path": whole lines only.
-    std::string_view text(text_.data(), have), line;
+    std::string_view text(access_.text().data(), have), line;
     size_t whole = text.rfind('\n') + 1;
     std::string_view rest = text.substr(whole);
     text = text.substr(0, whole);
@@ -145,14 +146,14 @@ bool DescriptorCapture::list_mapped_shared() {
         return false;
     }
     have = rest.size();
-    std::memmove(text_.data(), rest.data(), have);
+    std::memmove(access_.text().data(), rest.data(), have);
   }
 }
 
 // Taken in the stop if nothing has changed by then. False: not copied.
 Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
   struct statfs fs {};
-  sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
+  sys::call(__NR_statfs, TaskPath(access_.tid(), "fd", d.fd).c_str(), &fs);
   if (fs.f_type == TMPFS_MAGIC ||
       std::find(mapped_shared_.begin(), mapped_shared_.end(), d.now.inode) != mapped_shared_.end())
     return false;
@@ -160,7 +161,7 @@ Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
   // The clock by which files are stamped: it stands still between two ticks, and while the host runs
   // something else.
   const int64_t begin = now_ns(CLOCK_REALTIME_COARSE);
-  if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
+  if (stat_descriptor(access_.tid(), d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
     return false;
   EarlyCopy copy{};
   copy.device = d.now.device;
@@ -180,7 +181,7 @@ Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
     return false;
   }
   copy.count = early_contents_.size() - copy.first;
-  if (!early_.push_back(copy)) return arena_full().error();
+  if (!early_.push_back(copy)) return arena_full(files_.arena());
   return true;
 }
 
@@ -188,9 +189,9 @@ Result<void> DescriptorCapture::copy_large_early() {
   uint64_t room = contents_room_ = room_for_contents(), being_written = 0;
   ahead_ = {};
   bool looked = false, known = false;  // at what is mapped
-  for (size_t i = 0; i < order_.size(); ++i) {
-    const CapturedDescriptor& d = entries_[order_[i]];
-    if (i > 0 && compare(entries_[order_[i - 1]], d, false) == 0) continue;  // another open of the same file
+  for (size_t i = 0; i < files_.order().size(); ++i) {
+    const CapturedDescriptor& d = files_.in_order(i);
+    if (!files_.begins_inode(i)) continue;  // another open of the same file
     const bool nameless = d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0;
     if (nameless ? d.now.size < kEarlyBytes : d.now.size > room || !can_change_in_place(i)) continue;
     if (!looked) known = list_mapped_shared();
@@ -227,27 +228,27 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
 // Of a file without a name, which will be another one: attributes of the program's own, and an access list.
 Result<void> DescriptorCapture::take_attributes(CapturedDescriptor& d) {
   constexpr size_t kLongestValue = 64 << 10;  // XATTR_SIZE_MAX
-  TaskPath path(tid_of(d), "fd", d.fd);
+  TaskPath path(access_.tid_of(d), "fd", d.fd);
   const long size = sys::call(__NR_listxattr, path.c_str(), 0L, 0L);
   if (size <= 0) return {};
-  auto* names = static_cast<char*>(arena_->allocate(static_cast<size_t>(size), 1));
-  if (names == nullptr) return arena_full();
+  auto* names = static_cast<char*>(files_.arena().allocate(static_cast<size_t>(size), 1));
+  if (names == nullptr) return arena_full(files_.arena());
   const long n = sys::call(__NR_listxattr, path.c_str(), names, size);
   if (n <= 0) return {};
-  ByteWriter out(*arena_);
+  ByteWriter out(files_.arena());
   out.raw(d.details, d.details_len);
   std::string_view left(names, static_cast<size_t>(n));
   while (!left.empty()) {
     const std::string_view name = left.substr(0, left.find('\0'));
     left.remove_prefix(std::min(name.size() + 1, left.size()));
     if (!name.starts_with("user.") && name != "system.posix_acl_access") continue;
-    if (attribute_ == nullptr) attribute_ = static_cast<std::byte*>(arena_->allocate(kLongestValue));
+    if (attribute_ == nullptr) attribute_ = static_cast<std::byte*>(files_.arena().allocate(kLongestValue));
     std::byte* const value = attribute_;
-    if (value == nullptr) return arena_full();
+    if (value == nullptr) return arena_full(files_.arena());
     const long length = sys::call(__NR_getxattr, path.c_str(), name.data(), value, kLongestValue);
     if (length < 0) {
-      CKPT_TRY(note(kChanged, "descriptor {} ({}): the attribute {} cannot be read ({}), and is lost", d.fd,
-                    d.path, name, errno_name(static_cast<int>(length))));
+      CKPT_TRY(notes_.add(kChanged, "descriptor {} ({}): the attribute {} cannot be read ({}), and is lost",
+                          d.fd, d.path, name, errno_name(static_cast<int>(length))));
       continue;
     }
     const AttributeDetail attribute{static_cast<uint32_t>(name.size()), static_cast<uint32_t>(length)};
@@ -259,7 +260,7 @@ Result<void> DescriptorCapture::take_attributes(CapturedDescriptor& d) {
     out.raw(value, static_cast<size_t>(length));
     out.pad_to(8);
   }
-  if (!out.ok()) return arena_full();
+  if (!out.ok()) return arena_full(files_.arena());
   d.details = out.span().data();
   d.details_len = static_cast<uint32_t>(out.size());
   return {};
@@ -268,10 +269,9 @@ Result<void> DescriptorCapture::take_attributes(CapturedDescriptor& d) {
 Result<void> DescriptorCapture::copy_contents_stopped() {
   size_t too_long = 0;
   const CapturedDescriptor* first_too_long = nullptr;
-  for (size_t i = 0; i < order_.size(); ++i) {
-    CapturedDescriptor& d = entries_[order_[i]];
-    const bool first = i == 0 || compare(entries_[order_[i - 1]], d, false) != 0;
-    if (!first) continue;
+  for (size_t i = 0; i < files_.order().size(); ++i) {
+    CapturedDescriptor& d = files_.in_order(i);
+    if (!files_.begins_inode(i)) continue;
     Result<void> copied;
     const size_t before = contents_.size();
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
@@ -291,8 +291,8 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
         contents_.truncate(before);
         continue;
       }
-      for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k)
-        entries_[order_[k]].flags |= kOpenFileContents | (whole ? kOpenFileWhole : 0u);
+      for (const uint32_t k : files_.same_inode(i))
+        files_.entries()[k].flags |= kOpenFileContents | (whole ? kOpenFileWhole : 0u);
       for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
       continue;
     } else if (changes) {
@@ -307,26 +307,14 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     }
     if (copied) continue;
     contents_.truncate(before);
-    CKPT_TRY(note(kChanged,
-                  "descriptor {} ({}): its {} bytes cannot be read ({}); after restart it gives errors", d.fd,
-                  d.path, d.now.size, copied.error().message()));
+    CKPT_TRY(notes_.add(kChanged,
+                        "descriptor {} ({}): its {} bytes cannot be read ({}); after restart it gives errors",
+                        d.fd, d.path, d.now.size, copied.error().message()));
     // All that lead to this inode.
-    for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k) {
-      entries_[order_[k]].kind = OpenFileKind::kOther;
-    }
+    for (const uint32_t k : files_.same_inode(i)) files_.entries()[k].kind = OpenFileKind::kOther;
   }
   close_copy_pipe();
   return too_long == 0 ? Result<void>() : note_too_long(too_long, *first_too_long);
-}
-
-// Of a pipe's reading end, in the stop: nobody will ever write to it again.
-bool DescriptorCapture::is_without_writer(const CapturedDescriptor& d) const {
-  ScopedFd pipe(borrow(d));
-  struct {
-    int fd;
-    short events, revents;
-  } ask{pipe.get(), 0, 0};
-  return pipe.valid() && sys::call(__NR_poll, &ask, 1L, 0L) == 1 && (ask.revents & 0x10 /* POLLHUP */) != 0;
 }
 
 // tee(2) copies references to a pipe's buffers into a pipe of ours, which is then read: the program's
@@ -334,12 +322,9 @@ bool DescriptorCapture::is_without_writer(const CapturedDescriptor& d) const {
 // which bytes are packets, since another process may write them. A byte of ours behind them shows where the
 // last ends.
 Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
-  const CapturedDescriptor& head = entries_[order_[first_in_order]];
+  const CapturedDescriptor& head = files_.in_order(first_in_order);
   auto for_all_ends = [&](auto visit) {
-    for (size_t i = first_in_order; i < order_.size() && compare(entries_[order_[i]], head, false) == 0;
-         ++i) {
-      visit(entries_[order_[i]]);
-    }
+    for (const uint32_t i : files_.same_inode(first_in_order)) visit(files_.entries()[i]);
   };
   uint32_t ends = 0, size = 0;
   int queued = 0;
@@ -356,7 +341,7 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   // The bytes in a FIFO belong to who reads it.
   if ((ends & kOpenFilePipeReadEnd) == 0) return {};
   if (size != 0 && queued == 0) return {};
-  ScopedFd in(borrow(*reader));
+  ScopedFd in(access_.borrow(*reader));
   bool shares_offset = false;  // a pipe has none
   if (!in.valid()) in.reset(open_for_reading(head, shares_offset));
   if (!in.valid()) return cannot(in.get());
@@ -380,7 +365,7 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
     if ((r = sys::call(__NR_fcntl, copy_pipe_[1], F_SETPIPE_SZ, size)) < 0) return cannot(r);
     copy_pipe_size_ = static_cast<uint32_t>(r);
   }
-  auto* bytes = static_cast<std::byte*>(arena_->allocate(static_cast<size_t>(queued) + 1));
+  auto* bytes = static_cast<std::byte*>(files_.arena().allocate(static_cast<size_t>(queued) + 1));
   if (bytes == nullptr) return cannot(-ENOMEM);
   r = sys::call(__NR_tee, in.get(), copy_pipe_[1], INT_MAX, 2 /* SPLICE_F_NONBLOCK */);
   if (r < 0) return cannot(r);
@@ -397,7 +382,8 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
     const bool packet = static_cast<uint64_t>(n) < wanted;
     const uint64_t length = std::min(static_cast<uint64_t>(n), all - have);
     const uint64_t place = packet ? kPipePacket | number++ : kPipeStream;
-    if (!contents_.push_back({head.open_file, object, place, bytes + have, length})) return arena_full();
+    if (!contents_.push_back({head.open_file, object, place, bytes + have, length}))
+      return arena_full(files_.arena());
     have += static_cast<uint64_t>(n);
   }
   if (marked && have == all) have += sys::call(__NR_read, copy_pipe_[0], bytes + have, 1L) == 1 ? 1 : 0;

@@ -18,16 +18,15 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <atomic>
-
 #include "base/memory/arena.h"
 #include "base/memory/bytes.h"
 #include "base/result.h"
 #include "image/format/object_number.h"
-#include "image/format/records/descriptor_records.h"
-#include "image/format/records/note_severity.h"
 #include "job/format/wire.h"
-#include "libckpt_rt/core/kernel/descriptor_info.h"
+#include "libckpt_rt/capture/descriptors/table/access.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
+#include "libckpt_rt/capture/descriptors/table/open_files.h"
+#include "libckpt_rt/capture/descriptors/table/sampling.h"
 #include "libckpt_rt/core/threads/of_ours/other_threads.h"
 
 namespace ckpt {
@@ -36,59 +35,6 @@ namespace ckpt {
 struct MappedFileRange {
   uint64_t device, inode;
   uint64_t offset, length;  // bytes in the file
-};
-
-// What fstat and fcntl say, from a thread with the program's table or from outside.
-struct DescriptorSample {
-  int error;  // errno of fstat, 0 fine
-  int same;   // is the same open file as the partner: 1, 0, or -errno: not known
-  int locks;  // fdinfo shows locks: 1, 0, or -1: not looked at
-  uint32_t mode, links;
-  uint64_t device, inode, rdev, size;
-  uint32_t uid, gid;
-  int64_t mtime_ns, ctime_ns;
-  uint64_t offset;
-  uint32_t open_flags;  // F_GETFL
-  uint32_t fd_flags;    // FD_CLOEXEC
-  uint32_t seals;
-  int queued;           // FIONREAD of a pipe
-  bool other_end_gone;  // of a pipe: nobody has it
-  uint32_t pipe_size;
-  int owner;
-  uint32_t owner_type;
-  int owner_signal;
-};
-
-struct CapturedDescriptor {
-  int fd;
-  uint64_t offset_ahead;  // when the attempt prepared
-  int proc_fd;            // its fdinfo, open in our table from prepare to release; -1 none
-  uint32_t open_file;     // id; set when sharing is known
-  OpenFileKind kind;
-  uint32_t flags;  // OpenFileFlag
-  uint32_t path_len;
-  const char* path;   // NUL-terminated, in the arena
-  bool shares;        // same open file as the one before it in order_
-  int partner;        // fd of the one before it in order_ when that has the same inode, else -1
-  bool asks_partner;  // the sample is to say whether both are the same open file
-  bool has_locks;
-  bool has_lease;   // of has_locks: whoever opens the file breaks it
-  bool looked;      // classified: false for what is new since prepare
-  bool read_again;  // fdinfo was read in the stop, and fits the kind
-  bool in_order;    // kcmp(2) says in the stop about it and the one before it in order_ what it said before
-  bool by_number;   // told from its neighbours by its eventfd_id
-  int64_t eventfd_id;  // the kernel's number of an eventfd, unlike that of any other; -1: not known
-  bool named;          // the path leads to this very file
-  // The name that it was opened by was removed, and this one leads to it: found while the program runs.
-  const char* other_name;
-  uint32_t other_name_len;
-  bool path_in_doubt;  // may have been renamed since prepare
-  bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
-  uint64_t value;      // as OpenFileRecord::value
-  std::string_view watches;  // of inotify: fdinfo as of the stop, until the files are named
-  const std::byte* details;
-  uint32_t details_len;
-  DescriptorSample now;
 };
 
 struct SocketLook;
@@ -116,7 +62,7 @@ class DescriptorCapture {
   Result<void> begin_sampling(int tid, OtherThreads sharers);
   Result<void> recheck_stopped(int tid, OtherThreads sharers);
   // An attempt that gives up after begin_sampling calls this before threads run again.
-  void await_samples();
+  void await_samples() { sampling_.await(); }
   // The image directory, or -1: links to files that are kept in it (image/format/saved_file_names.h) are no
   // other names.
   void set_saved_files(int directory, bool of_job) {
@@ -129,7 +75,7 @@ class DescriptorCapture {
   // Open files that wait in sockets, which we have open to look at them. Before the program runs.
   void close_in_flight();
   // A descriptor of ours is in the program's table at the stop. -1: none.
-  void hide(int fd) { hidden_ = fd; }
+  void hide(int fd) { sampling_.hide(fd); }
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
   // and connections, and a process that can read one saves its bytes. Before recheck_stopped.
   void expect_partners() { has_partners_ = true; }
@@ -143,31 +89,25 @@ class DescriptorCapture {
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
   // One entry for each open file, after recheck_stopped(); in the arena.
-  Result<std::span<const job::OpenFileKey>> list_open_files() const;
+  Result<std::span<const job::OpenFileKey>> list_open_files() const { return files_.list_open_files(); }
 
   // The first note that says what forbids every restart. Empty: none does.
-  std::string_view why_no_restart() const {
-    for (const Note& n : notes_) {
-      if (n.severity == kNoRestart) return {n.text, n.length};
-    }
-    return {};
-  }
+  std::string_view why_no_restart() const { return notes_.why_no_restart(); }
 
   // The obstacle to a restart is on its way, or waits to be accepted: it may be gone at the next look.
-  bool has_passing() const { return has_passing_; }
+  bool has_passing() const { return notes_.has_passing(); }
   // Sockets that were told to send without waiting, so that other members get the bytes, hold bytes back
   // again as they did. After all members have looked, before threads run.
   void hold_back_senders();
 
   // As sampled in the stop; before recheck_stopped as prepare saw them.
-  std::span<CapturedDescriptor> entries() { return entries_.span(); }
-  std::span<const CapturedDescriptor> entries() const { return entries_.span(); }
-  size_t descriptor_count() const { return entries_.size(); }
+  std::span<CapturedDescriptor> entries() { return files_.entries().span(); }
+  std::span<const CapturedDescriptor> entries() const { return files_.entries().span(); }
+  size_t descriptor_count() const { return files_.entries().size(); }
   // A number of the program's that leads to this TCP socket; -1: none.
   int tcp_socket(uint64_t inode) const;
 
  private:
-  int hidden_ = -1;
   int saved_files_ = -1;
   bool saved_in_job_ = false;
   bool saves_contents_ = false;
@@ -176,7 +116,6 @@ class DescriptorCapture {
   std::span<std::byte> ahead_;  // memory for them
   bool has_partners_ = false;
   Drained drained_ = nullptr;
-  bool has_passing_ = false;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;
@@ -193,11 +132,6 @@ class DescriptorCapture {
     uint32_t entry;  // in entries_
     int cork, no_delay;
   };
-  struct Note {
-    uint32_t severity;
-    const char* text;
-    uint32_t length;
-  };
   // Content of a file, copied before the stop; good if nothing changed since.
   struct EarlyCopy {
     uint64_t device, inode, size;
@@ -206,44 +140,14 @@ class DescriptorCapture {
     size_t first, count;  // in early_contents_
   };
 
-  // Neighbours in order_, and what kcmp(2) says of them in the stop.
-  struct OrderCheck {
-    uint32_t before, d;  // indices of entries_
-    int answer;
-    void ask(int tid, const CapturedDescriptor* entries);
-  };
-  // Threads that sample take descriptors from it until none is left, then checks, as the agent does.
-  struct SampleJob {
-    const CapturedDescriptor* entries;
-    DescriptorSample* samples;
-    size_t count;
-    std::span<OrderCheck> checks;
-    int tid;
-    std::atomic<size_t> next, next_check;
-    static void run(void* job);
-    bool has_much_left() const;
-    void check_order();
-  };
-
   // descriptors.cc
   Result<void> look_from_agent();
-  Result<void> take_samples(OtherThreads sharers);
-  bool sample_stopped(int fd, DescriptorSample& sample);
   Result<void> find_changes();
   Result<void> read_volatile();
   Result<void> read_counter(CapturedDescriptor& d);
   void refresh_paths();
   void find_late_names();
   void note_late_locks();
-  // sharing.cc: when order_ is final
-  void number_open_files();
-  void decide_kinds();
-  // descriptors.cc
-  int borrow(const CapturedDescriptor& d) const { return borrow(d, d.fd); }
-  int borrow(const CapturedDescriptor& d, int fd) const;
-  void give_up_pidfd();
-  int tid_of(const CapturedDescriptor& d) const { return d.in_flight ? sys::gettid() : tid_; }
-
   // classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
@@ -261,16 +165,6 @@ class DescriptorCapture {
   Result<void> note_watches(CapturedDescriptor& d, std::string_view text);
   std::string_view read_mounts();
 
-  // sharing.cc: order_ by device, inode and open file.
-  Result<void> sort_by_open_file();
-  void decide_who_asks();
-  Result<void> list_order_checks();
-  void take_order_checks();
-  Result<bool> sharing_unchanged();
-  template <typename Fn>
-  void for_each_group(Fn fn);
-  int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
-
   // terminals.cc
   Result<void> look_at_terminals_stopped();
   Result<void> look_at_master(CapturedDescriptor& d);
@@ -286,7 +180,6 @@ class DescriptorCapture {
   Result<void> name_hidden_filter(const CapturedDescriptor& d);
   Result<void> forbid_for_now(const char* what, const CapturedDescriptor& d);
   Result<void> let_senders_send(SocketLook& look);
-  bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
   Result<void> look_at_unaccepted(SocketLook& look, SocketState& s, int socket);
@@ -304,13 +197,11 @@ class DescriptorCapture {
   // message_queues.cc
   Result<void> copy_messages(size_t first_in_order);
   void send_the_rest();
-  // content.cc
-  bool is_without_writer(const CapturedDescriptor& d) const;
   void close_copy_pipe();
   bool list_mapped_shared();
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
   bool take_early_copy(const CapturedDescriptor& d);
-  int open_for_reading(const CapturedDescriptor& d, bool& shares_offset) const;
+  int open_for_reading(const CapturedDescriptor& d, bool& shares_offset);
   // named_content.cc
   bool may_overwrite(size_t first_in_order);
   bool can_change_in_place(size_t first_in_order);
@@ -332,39 +223,21 @@ class DescriptorCapture {
   Result<void> take_attributes(CapturedDescriptor& d);
   // classify.cc
   void take_up_timer(const CapturedDescriptor& d, TimerDetail& timer);
-  // note.h
-  template <typename... Args>
-  Result<void> note(uint32_t severity, fmt::format_string<Args...> format, Args&&... args);
-
-  Result<void> arena_full() const;
-
-  Arena* arena_ = nullptr;
   std::byte* attribute_ = nullptr;  // room for the longest value of an attribute, of the arena
-  int tid_ = 0;
-  ArenaVector<CapturedDescriptor> entries_;  // by fd
-  ArenaVector<uint32_t> order_;              // indices of entries_, by open file
+  DescriptorAccess access_;
+  OpenFiles files_{access_};
+  DescriptorSampling sampling_{files_, access_};
+  DescriptorNotes notes_;
   ArenaVector<Content> contents_;
   ArenaVector<Content> early_contents_;
   ArenaVector<EarlyCopy> early_;
   ArenaVector<uint64_t> mapped_shared_;  // inodes, before the stop
-  ArenaVector<Note> notes_;
   ArenaVector<Sender> senders_;  // sockets that were told to send at once; hold_back_senders() undoes it
   ArenaVector<Unsent> unsent_;
   std::span<const MappedFileRange> mapped_;
   std::span<const AddrRange> own_;
-  std::span<char> text_;  // scratch for fdinfo and links
-  OtherThreads sharers_;  // while it samples
-  ArenaVector<DescriptorSample> fresh_;
-  ArenaVector<OrderCheck> checks_;
-  SampleJob job_{};
-  bool sampling_ = false;
-  bool structure_changed_ = false;
-  bool kcmp_refused_ = false;
   bool holds_files_ = false;     // fdinfo files in our table
   bool complete_ = false;        // recheck_stopped has succeeded
-  bool standing_ = false;        // in the stop: no directory is searched
-  bool may_borrow_ = false;      // a stopped thread shows the descriptors
-  mutable int pidfd_ = -1;       // of that thread, from the first that is borrowed on
   int copy_pipe_[2] = {-1, -1};  // only in the stop
   uint32_t copy_pipe_size_ = 0;
 };

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -59,33 +59,34 @@ const std::byte* send_all(int queue, const std::byte* at, const std::byte* end, 
 }  // namespace
 
 Result<void> DescriptorCapture::copy_messages(size_t first_in_order) {
-  CapturedDescriptor& head = entries_[order_[first_in_order]];
+  CapturedDescriptor& head = files_.in_order(first_in_order);
   const std::string_view path(head.path, head.path_len);
   // Of our own: the program's may be for one direction only, and waits.
   ScopedFd queue(
-      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, TaskPath(tid_of(head), "fd", head.fd).c_str(),
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, TaskPath(access_.tid_of(head), "fd", head.fd).c_str(),
                                  O_RDWR | O_NONBLOCK | O_CLOEXEC, 0L)));
   const bool usable = queue.valid();
-  if (!usable) queue.reset(borrow(head));
+  if (!usable) queue.reset(access_.borrow(head));
   QueueAttributes now{};
   if (!queue.valid() || sys::call(__NR_mq_getsetattr, queue.get(), nullptr, &now) != 0)
-    return note(kNoRestart, "descriptor {} ({}) is a message queue that cannot be looked at", head.fd, path);
+    return notes_.add(kNoRestart, "descriptor {} ({}) is a message queue that cannot be looked at", head.fd,
+                      path);
   const uint64_t limits = static_cast<uint64_t>(now.most) << 32 | static_cast<uint32_t>(now.size);
-  for (size_t k = first_in_order; k < order_.size() && compare(entries_[order_[k]], head, false) == 0; ++k)
-    entries_[order_[k]].value = limits;
+  for (const uint32_t k : files_.same_inode(first_in_order)) files_.entries()[k].value = limits;
   // Every member that has it looks at it.
   const SocketTurn turn(queue.get());
   if (!turn.taken() || sys::call(__NR_mq_getsetattr, queue.get(), nullptr, &now) != 0)
-    return note(kNoRestart,
-                "descriptor {} ({}): another process keeps the message queue from being looked at", head.fd,
-                path);
+    return notes_.add(kNoRestart,
+                      "descriptor {} ({}): another process keeps the message queue from being looked at",
+                      head.fd, path);
   head.now.queued = static_cast<int>(now.now);
   if (now.now == 0) return {};
   const auto forbid = [&](const char* why) {
-    has_passing_ = true;
-    return note(kNoRestart,
-                "descriptor {} ({}) is a message queue in which {} messages wait, which cannot be saved: {}",
-                head.fd, path, now.now, why);
+    notes_.say_passing();
+    return notes_.add(
+        kNoRestart,
+        "descriptor {} ({}) is a message queue in which {} messages wait, which cannot be saved: {}", head.fd,
+        path, now.now, why);
   };
   if (!usable) return forbid("the program may not receive and send in it");
   const QueueText text = read_text(queue.get());
@@ -95,7 +96,7 @@ Result<void> DescriptorCapture::copy_messages(size_t first_in_order) {
   const auto size = static_cast<uint64_t>(now.size), count = static_cast<uint64_t>(now.now);
   const uint64_t room = text.bytes + count * (sizeof(QueueMessage) + 8) + size + 8;
   if (room > kMostBytes) return forbid("they are too long");
-  auto* all = static_cast<std::byte*>(arena_->allocate(room));
+  auto* all = static_cast<std::byte*>(files_.arena().allocate(room));
   if (all == nullptr) return forbid("no memory for them");
 
   std::byte* end = all;
@@ -112,13 +113,13 @@ Result<void> DescriptorCapture::copy_messages(size_t first_in_order) {
   const std::byte* left = send_all(queue.get(), all, end, nullptr);
   if (left != end) {
     // Somebody else's message has taken the place. The remaining messages are sent when threads run.
-    if (!unsent_.push_back({queue.release(), left, end})) return arena_full();
+    if (!unsent_.push_back({queue.release(), left, end})) return arena_full(files_.arena());
   }
   if (taken != count || left != end)
     return forbid("a process that is not in the checkpoint uses it at this moment");
   if (!contents_.push_back({head.open_file, object_number(head.now.device, head.now.inode), 0, all,
                             static_cast<uint64_t>(end - all)}))
-    return arena_full();
+    return arena_full(files_.arena());
   return {};
 }
 

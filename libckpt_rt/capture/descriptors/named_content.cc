@@ -5,7 +5,7 @@
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/file_systems.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -25,26 +25,25 @@ constexpr uint64_t kLong = 64 << 10;
 
 // Of what is mapped the memory half of the image has the bytes.
 bool DescriptorCapture::can_change_in_place(size_t first_in_order) {
-  return entries_[order_[first_in_order]].now.size <= kMost && may_overwrite(first_in_order);
+  return files_.in_order(first_in_order).now.size <= kMost && may_overwrite(first_in_order);
 }
 
 bool DescriptorCapture::may_overwrite(size_t first_in_order) {
-  const CapturedDescriptor& head = entries_[order_[first_in_order]];
+  const CapturedDescriptor& head = files_.in_order(first_in_order);
   if (!saves_contents_ || head.kind != OpenFileKind::kRegular || (head.flags & kOpenFileDeleted) != 0 ||
       !std::string_view(head.path, head.path_len).starts_with('/'))
     return false;
   for (const MappedFileRange& m : mapped_) {
     if (m.device == head.now.device && m.inode == head.now.inode) return false;
   }
-  for (size_t i = first_in_order; i < order_.size(); ++i) {
-    const CapturedDescriptor& d = entries_[order_[i]];
-    if (compare(d, head, false) != 0) break;
+  for (const uint32_t i : files_.same_inode(first_in_order)) {
+    const CapturedDescriptor& d = files_.entries()[i];
     const uint32_t flags = d.now.open_flags;
     const bool grows = (flags & O_APPEND) != 0 ||
                        ((flags & O_ACCMODE) == O_WRONLY && d.now.size > kLong && d.now.offset == d.now.size);
     if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH) != 0 || grows) continue;
     if (d.now.device == plain_device_) return true;
-    if (is_made_by_the_kernel(TaskPath(tid_of(d), "fd", d.fd).c_str())) return false;
+    if (is_made_by_the_kernel(TaskPath(access_.tid_of(d), "fd", d.fd).c_str())) return false;
     plain_device_ = d.now.device;
     return true;
   }
@@ -53,24 +52,24 @@ bool DescriptorCapture::may_overwrite(size_t first_in_order) {
 
 // A single note for all files: `count` of them, `first` the first.
 Result<void> DescriptorCapture::note_too_long(size_t count, const CapturedDescriptor& first) {
-  return note(kChanged,
-              "{} {} that the program has open for writing {} too long for the image ({} MiB for all): what "
-              "it overwrites there "
-              "after this checkpoint is not put back at a restart (the first: descriptor {}, {})",
-              count, count == 1 ? "file" : "files", count == 1 ? "is" : "are", kMost >> 20, first.fd,
-              first.path);
+  return notes_.add(
+      kChanged,
+      "{} {} that the program has open for writing {} too long for the image ({} MiB for all): what "
+      "it overwrites there "
+      "after this checkpoint is not put back at a restart (the first: descriptor {}, {})",
+      count, count == 1 ? "file" : "files", count == 1 ? "is" : "are", kMost >> 20, first.fd, first.path);
 }
 
 void DescriptorCapture::save_contents() { saves_contents_ = true; }
 
 // Memory is for what has no name first.
 uint64_t DescriptorCapture::room_for_contents() const {
-  return saves_contents_ ? std::min(kMost, (arena_->range().size() - arena_->used()) / 8) : 0;
+  return saves_contents_ ? std::min(kMost, (files_.arena().range().size() - files_.arena().used()) / 8) : 0;
 }
 
 // Of the memory that was touched ahead of the stop, if there is enough of it.
 std::byte* DescriptorCapture::take_memory(uint64_t bytes) {
-  if (bytes > ahead_.size()) return static_cast<std::byte*>(arena_->allocate(bytes));
+  if (bytes > ahead_.size()) return static_cast<std::byte*>(files_.arena().allocate(bytes));
   std::byte* taken = ahead_.data();
   ahead_ = ahead_.subspan(bytes);
   return taken;
@@ -78,8 +77,8 @@ std::byte* DescriptorCapture::take_memory(uint64_t bytes) {
 
 // bytes: of files that were being written while others were copied.
 void DescriptorCapture::get_memory_ahead(uint64_t bytes) {
-  arena_->populate(bytes);
-  auto* memory = static_cast<std::byte*>(arena_->allocate(bytes));
+  files_.arena().populate(bytes);
+  auto* memory = static_cast<std::byte*>(files_.arena().allocate(bytes));
   if (memory != nullptr) ahead_ = {memory, bytes};
 }
 

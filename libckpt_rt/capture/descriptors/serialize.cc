@@ -4,7 +4,7 @@
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/half_read_lists.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -41,18 +41,19 @@ bool is_of_other_thread(const CapturedDescriptor& d) {
 
 Result<void> DescriptorCapture::write_notes() {
   half_read_lists::begin();
-  if (kcmp_refused_) {
-    CKPT_TRY(note(kChanged,
-                  "the kernel refuses kcmp(2): which descriptors share an offset was guessed from equal "
-                  "offsets and flags; allow kcmp in the container's seccomp profile"));
+  if (files_.is_refused()) {
+    CKPT_TRY(
+        notes_.add(kChanged,
+                   "the kernel refuses kcmp(2): which descriptors share an offset was guessed from equal "
+                   "offsets and flags; allow kcmp in the container's seccomp profile"));
   }
-  for (const auto& d : entries_) {
+  for (const auto& d : files_.entries()) {
     const bool is_pipe = S_ISFIFO(d.now.mode) && (d.flags & kOpenFilePipeReadEnd) != 0;
     if (!d.shares && is_pipe && d.now.queued != 0 &&
         (d.kind == OpenFileKind::kOther || d.kind == OpenFileKind::kStandard)) {
-      CKPT_TRY(note(kChanged,
-                    "descriptor {} ({}): the {} bytes that wait in it come from another process and are lost",
-                    d.fd, std::string_view(d.path, d.path_len), d.now.queued));
+      CKPT_TRY(notes_.add(
+          kChanged, "descriptor {} ({}): the {} bytes that wait in it come from another process and are lost",
+          d.fd, std::string_view(d.path, d.path_len), d.now.queued));
     }
     // note_lost_mappings() says whether it is made again.
     if (std::string_view(d.path, d.path_len) == "anon_inode:[io_uring]") continue;
@@ -62,7 +63,7 @@ Result<void> DescriptorCapture::write_notes() {
     // Only a restart knows which processes are in the job.
     if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid() &&
         !has_partners_) {
-      CKPT_TRY(note(
+      CKPT_TRY(notes_.add(
           kChanged,
           "descriptor {} is a pidfd of process {}, which is not in the image: after a restart it says that "
           "the process has ended",
@@ -72,19 +73,20 @@ Result<void> DescriptorCapture::write_notes() {
       constexpr std::string_view kSent = "a descriptor that waits to be received";
       char name[40];
       const auto end = fmt::format_to_n(name, sizeof(name), "descriptor {}", d.fd);
-      CKPT_TRY(note(kChanged,
-                    "{} is a pidfd of thread {}, which is not the first of its process: after a restart it "
-                    "says that the thread has ended",
-                    d.in_flight ? kSent : std::string_view(name, end.size), process));
+      CKPT_TRY(
+          notes_.add(kChanged,
+                     "{} is a pidfd of thread {}, which is not the first of its process: after a restart it "
+                     "says that the thread has ended",
+                     d.in_flight ? kSent : std::string_view(name, end.size), process));
     }
     // O_PATH is a place in the file system, and a directory is no device: neither has the device open.
     const bool open_device = S_ISCHR(d.now.mode) && (d.now.open_flags & O_PATH) == 0;
     const KnownDevice* device = open_device ? known_device({d.path, d.path_len}) : nullptr;
     if (!d.shares && device != nullptr && device->carries_messages) {
-      CKPT_TRY(note(kNoRestart, "descriptor {} is {} ({}): {}", d.fd, device->what,
-                    std::string_view(d.path, d.path_len), device->why));
+      CKPT_TRY(notes_.add(kNoRestart, "descriptor {} is {} ({}): {}", d.fd, device->what,
+                          std::string_view(d.path, d.path_len), device->why));
     } else if (!d.shares && d.kind == OpenFileKind::kOther) {
-      CKPT_TRY(note(
+      CKPT_TRY(notes_.add(
           kChanged,
           "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
           d.fd, std::string_view(d.path, d.path_len)));
@@ -99,10 +101,11 @@ Result<void> DescriptorCapture::note_half_read(const CapturedDescriptor& d, std:
   // Lines that have been read since the attempt prepared were read with our memory in the list, as a rule.
   const auto unseen = d.offset_ahead == d.now.offset ? own_ : std::span<const AddrRange>();
   if (!half_read_lists::add(d.fd, rest, d.now.offset, unseen)) return {};
-  return note(kChanged,
-              "descriptor {} ({}) may be half read: what the program reads of it after a restart may leave "
-              "out mappings, or have some twice",
-              d.fd, std::string_view(d.path, d.path_len));
+  return notes_.add(
+      kChanged,
+      "descriptor {} ({}) may be half read: what the program reads of it after a restart may leave "
+      "out mappings, or have some twice",
+      d.fd, std::string_view(d.path, d.path_len));
 }
 
 // What /proc says of another process, or of a thread: neither is there when the descriptor is made again.
@@ -127,7 +130,7 @@ Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
   if (process == self && thread == self) return note_half_read(d, path);
   if (process == 0) return {};
   if (has_partners_ && thread == process) return {};  // it may be in the job
-  return note(
+  return notes_.add(
       kChanged,
       "descriptor {} ({}) is about {} {}: after a restart it is about what has that number then, or reads as "
       "of one that has ended",
@@ -135,8 +138,8 @@ Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
 }
 
 bool DescriptorCapture::serialize(ByteWriter& out) const {
-  for (uint32_t i : order_) {
-    const auto& d = entries_[i];
+  for (uint32_t i : files_.order()) {
+    const auto& d = files_.entries()[i];
     if (!d.shares) {
       OpenFileRecord r{};
       r.id = d.open_file;
@@ -178,22 +181,10 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
                  std::span<const std::byte>(c.data + at, n));
     }
   }
-  for (const auto& n : notes_) {
+  for (const auto& n : notes_.all()) {
     put_record(out, RecordType::kNote, NoteRecord{n.severity, n.length}, bytes_of(n.text, n.length));
   }
   return out.ok();
-}
-
-Result<std::span<const job::OpenFileKey>> DescriptorCapture::list_open_files() const {
-  ArenaVector<job::OpenFileKey> keys(*arena_);
-  for (uint32_t i : order_) {
-    const auto& d = entries_[i];
-    if (d.shares) continue;
-    if (!keys.push_back({d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags,
-                         static_cast<uint32_t>(d.kind), d.in_flight ? sys::gettid() : 0, 0}))
-      return arena_full().error();
-  }
-  return std::span<const job::OpenFileKey>(keys.span());
 }
 
 }  // namespace ckpt

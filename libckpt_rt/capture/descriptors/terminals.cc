@@ -9,7 +9,7 @@
 #include "base/raii_fd.h"
 #include "image/format/records/terminal_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // How the program has set its terminal: without echo, without lines, as editors and pagers do.
@@ -61,12 +61,12 @@ Input look_at_input(int master) {
 Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   d.details = nullptr;
   d.details_len = 0;
-  const ScopedFd master(borrow(d));
+  const ScopedFd master(access_.borrow(d));
   uint32_t number = 0;
   struct termios settings {};
   if (!master.valid() || sys::call(__NR_ioctl, master.get(), TIOCGPTN, &number) != 0 ||
       sys::call(__NR_ioctl, master.get(), TCGETS, &settings) != 0) {
-    return note(kNoRestart, "descriptor {} ({}) is a terminal that cannot be made again", d.fd, d.path);
+    return notes_.add(kNoRestart, "descriptor {} ({}) is a terminal that cannot be made again", d.fd, d.path);
   }
   d.value = number;
   MasterDetail detail{};
@@ -96,27 +96,28 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   if (input.stopped) detail.flags |= kMasterStopped;
   if (input.end) detail.flags |= kMasterEnded;
   const bool passing = output || input.bytes;
-  ByteWriter out(*arena_);
+  ByteWriter out(files_.arena());
   out.put(DetailHeader{static_cast<uint32_t>(kMasterDetail), sizeof(detail)});
   out.put(detail);
-  if (!out.ok()) return arena_full();
+  if (!out.ok()) return arena_full(files_.arena());
   d.details = out.span().data();
   d.details_len = static_cast<uint32_t>(out.size());
   if (!passing) return {};
-  has_passing_ = true;
-  return note(kNoRestart,
-              "descriptor {} ({}): what was written {} /dev/pts/{} is not read yet, and cannot be saved: ask "
-              "again later",
-              d.fd, d.path, output ? "into" : "to be read from", number);
+  notes_.say_passing();
+  return notes_.add(
+      kNoRestart,
+      "descriptor {} ({}): what was written {} /dev/pts/{} is not read yet, and cannot be saved: ask "
+      "again later",
+      d.fd, d.path, output ? "into" : "to be read from", number);
 }
 
 Result<void> DescriptorCapture::look_at_terminals_stopped() {
-  for (auto& d : entries_) {
+  for (auto& d : files_.entries()) {
     if (!d.shares && d.kind == kTerminalMaster) CKPT_TRY(look_at_master(d));
     if (d.shares || d.kind != OpenFileKind::kTerminal) continue;
     d.details = nullptr;
     d.details_len = 0;
-    ScopedFd terminal(borrow(d));
+    ScopedFd terminal(access_.borrow(d));
     int foreground = 0;
     struct termios settings {};
     // In the background it is as the shell has set it, for itself.
@@ -132,10 +133,10 @@ Result<void> DescriptorCapture::look_at_terminals_stopped() {
     sys::call(__NR_ioctl, terminal.get(), TIOCGWINSZ, &size);
     detail.rows = size.ws_row;
     detail.columns = size.ws_col;
-    ByteWriter out(*arena_);
+    ByteWriter out(files_.arena());
     out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kTerminal), sizeof(detail)});
     out.put(detail);
-    if (!out.ok()) return arena_full();
+    if (!out.ok()) return arena_full(files_.arena());
     d.details = out.span().data();
     d.details_len = static_cast<uint32_t>(out.size());
   }

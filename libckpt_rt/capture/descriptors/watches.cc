@@ -11,8 +11,8 @@
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/noted/watch_names.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -147,18 +147,18 @@ size_t find_name(std::string_view mounts, Watch& watch, char* name) {
 Result<void> DescriptorCapture::note_watches(CapturedDescriptor& d, std::string_view text) {
   d.watches = {};
   if (!text.empty()) {
-    char* copy = static_cast<char*>(arena_->allocate(text.size(), 1));
-    if (copy == nullptr) return arena_full();
+    char* copy = static_cast<char*>(files_.arena().allocate(text.size(), 1));
+    if (copy == nullptr) return arena_full(files_.arena());
     std::memcpy(copy, text.data(), text.size());
     d.watches = {copy, text.size()};
   }
   d.flags &= ~static_cast<uint32_t>(kOpenFileEventsLost);
-  if (!may_borrow_) return {};
-  const ScopedFd fd(borrow(d));
+  if (!access_.may_borrow()) return {};
+  const ScopedFd fd(access_.borrow(d));
   int bytes = 0;
   if (fd.valid() && sys::call(__NR_ioctl, fd.get(), FIONREAD, &bytes) == 0 && bytes != 0) {
     d.flags |= kOpenFileEventsLost;
-    has_passing_ = true;  // the program is about to read them, as a rule
+    notes_.say_passing();  // the program is about to read them, as a rule
   }
   return {};
 }
@@ -166,15 +166,15 @@ Result<void> DescriptorCapture::note_watches(CapturedDescriptor& d, std::string_
 // When threads run again, or in the forked child that writes the image.
 void DescriptorCapture::name_watches() {
   std::string_view mounts;
-  for (CapturedDescriptor& d : entries_) {
+  for (CapturedDescriptor& d : files_.entries()) {
     if (d.shares || d.kind != OpenFileKind::kInotify) continue;
     if ((d.flags & kOpenFileEventsLost) != 0)
-      (void)note(
+      (void)notes_.add(
           kChanged,
           "descriptor {} (inotify): events wait in it, which cannot be saved: they are lost after a restart",
           d.fd);
     if (mounts.empty() && !d.watches.empty()) mounts = read_mounts();
-    ByteWriter out(*arena_);
+    ByteWriter out(files_.arena());
     std::string_view text = d.watches, line;
     while (next_line(text, line)) {
       Watch watch{};
@@ -182,10 +182,10 @@ void DescriptorCapture::name_watches() {
       char name[kNameBytes];
       const size_t length = find_name(mounts, watch, name);
       if (length == 0) {
-        (void)note(kChanged,
-                   "descriptor {} (inotify): watch {} is on a file whose name is not known (inode {}): "
-                   "after a restart the program is told that the file is gone",
-                   d.fd, watch.number, watch.inode);
+        (void)notes_.add(kChanged,
+                         "descriptor {} (inotify): watch {} is on a file whose name is not known (inode {}): "
+                         "after a restart the program is told that the file is gone",
+                         d.fd, watch.number, watch.inode);
       }
       const uint32_t padded = static_cast<uint32_t>((length + 7) & ~size_t{7});
       out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kInotifyWatch),
@@ -206,7 +206,7 @@ std::string_view DescriptorCapture::read_mounts() {
   const ScopedFd file(
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/self/mountinfo", O_RDONLY | O_CLOEXEC, 0)));
   constexpr size_t kRoom = 1 << 20;
-  char* text = file.valid() ? static_cast<char*>(arena_->allocate(kRoom, 1)) : nullptr;
+  char* text = file.valid() ? static_cast<char*>(files_.arena().allocate(kRoom, 1)) : nullptr;
   size_t have = 0;
   while (text != nullptr && have < kRoom) {
     const long n = sys::call(__NR_read, file.get(), text + have, kRoom - have);

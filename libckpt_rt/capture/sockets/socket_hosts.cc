@@ -45,14 +45,14 @@ struct FarConnections {
 // Other members of the job wait for the bytes that our ends of connections hold back.
 Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
   for (const SocketState& s : look.sockets) {
-    const CapturedDescriptor& d = entries_[s.entry];
+    const CapturedDescriptor& d = files_.entries()[s.entry];
     if (!s.connection || d.in_flight) continue;
-    const ScopedFd socket(borrow(d));
+    const ScopedFd socket(access_.borrow(d));
     HeldBack held_back;
     if (!socket.valid() || !let_sender_send(socket.get(), held_back)) continue;
     if (!senders_.push_back({s.entry, held_back.cork, held_back.no_delay})) {
       hold_back_again(socket.get(), held_back);
-      return arena_full();
+      return arena_full(files_.arena());
     }
   }
   return {};
@@ -60,16 +60,16 @@ Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
 
 void DescriptorCapture::hold_back_senders() {
   for (const Sender& s : senders_) {
-    const ScopedFd socket(borrow(entries_[s.entry]));
+    const ScopedFd socket(access_.borrow(files_.entries()[s.entry]));
     if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
   }
   senders_.clear();
-  if (complete_) give_up_pidfd();
+  if (complete_) access_.give_up();
 }
 
 Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
   if (drained_ == nullptr) return {};
-  FarConnections far{ArenaVector<FarConnection>(*arena_)};
+  FarConnections far{ArenaVector<FarConnection>(files_.arena())};
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     const SocketState& s = look.sockets[i];
     if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0 || is_loopback(s.peer)) continue;
@@ -79,16 +79,16 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     // come here too. The head can tell the last two apart. A process that has no descriptor of it says
     // nothing.
     const TcpFacts there = look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address), scope);
-    if (there.known &&
-        (there.inode == 0 || is_socket_here(object_number(entries_[s.entry].now.device, there.inode))))
+    if (there.known && (there.inode == 0 ||
+                        files_.has_socket(object_number(files_.entries()[s.entry].now.device, there.inode))))
       continue;
     FarConnection one{};
     one.socket = i;
-    one.fd = borrow(entries_[s.entry]);
+    one.fd = access_.borrow(files_.entries()[s.entry]);
     if (one.fd < 0) continue;
     if (!far.list.push_back(one)) {
       sys::call(__NR_close, one.fd);
-      return arena_full();
+      return arena_full(files_.arena());
     }
     FarConnection& added = far.list.back();
     added.room = ReceiveRoom(added.fd);
@@ -112,7 +112,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     before = unsent;
     if (unsent == 0 || now - last > kLongestSilence) break;
   }
-  ArenaVector<job::Bookmark> bookmarks(*arena_);
+  ArenaVector<job::Bookmark> bookmarks(files_.arena());
   for (const FarConnection& one : far.list) {
     const SocketState& s = look.sockets[one.socket];
     tcp_info info{};
@@ -130,7 +130,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     constexpr int kCloseWait = 8, kLastAck = 9, kClosing = 11;
     b.ended =
         info.tcpi_state == kCloseWait || info.tcpi_state == kLastAck || info.tcpi_state == kClosing ? 1 : 0;
-    if (!bookmarks.push_back(b)) return arena_full();
+    if (!bookmarks.push_back(b)) return arena_full(files_.arena());
   }
   return drained_(bookmarks.span());
 }

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/note.h"
-#include "libckpt_rt/capture/descriptors/sample.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
+#include "libckpt_rt/capture/descriptors/table/sample.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -24,17 +24,17 @@ constexpr int kScmPidfd = 4;
 
 }  // namespace
 
-// A descriptor in our table that came with a message: which of entries_ it is, a new one if none.
+// A descriptor in our table that came with a message: which of files_.entries() it is, a new one if none.
 Result<uint32_t> DescriptorCapture::find_sent(int fd) {
   struct stat st {};
   sys::call(__NR_fstat, fd, &st);
-  for (uint32_t i = 0; i < entries_.size(); ++i) {
-    const CapturedDescriptor& d = entries_[i];
+  for (uint32_t i = 0; i < files_.entries().size(); ++i) {
+    const CapturedDescriptor& d = files_.entries()[i];
     if (d.now.inode != st.st_ino || d.now.device != st.st_dev) continue;
     const bool one_file = S_ISSOCK(st.st_mode) && (d.now.open_flags & O_PATH) == 0;
-    const long r = one_file ? 0 : sys::call(__NR_kcmp, tid_of(d), sys::gettid(), KCMP_FILE, d.fd, fd);
+    const long r = one_file ? 0 : sys::call(__NR_kcmp, access_.tid_of(d), sys::gettid(), KCMP_FILE, d.fd, fd);
     if (r != 0 && r != -EPERM && r != -ENOSYS && r != -EACCES) continue;
-    if (r < 0) kcmp_refused_ = true;
+    if (r < 0) files_.note_refusal();
     sys::call(__NR_close, fd);
     return i;
   }
@@ -44,17 +44,17 @@ Result<uint32_t> DescriptorCapture::find_sent(int fd) {
   d.proc_fd = d.partner = -1;
   d.eventfd_id = -1;
   sample_own_descriptor(fd, -1, d.now);
-  if (!entries_.push_back(d)) {
+  if (!files_.entries().push_back(d)) {
     sys::call(__NR_close, fd);
-    return arena_full().error();
+    return arena_full(files_.arena());
   }
-  structure_changed_ = true;
-  if (auto done = classify(entries_.back()); !done.ok()) return done.error();
-  return static_cast<uint32_t>(entries_.size() - 1);
+  files_.note_change();
+  if (auto done = classify(files_.entries().back()); !done.ok()) return done.error();
+  return static_cast<uint32_t>(files_.entries().size() - 1);
 }
 
 void DescriptorCapture::close_in_flight() {
-  for (auto& d : entries_) {
+  for (auto& d : files_.entries()) {
     if (d.in_flight && d.fd >= 0) sys::call(__NR_close, d.fd);
     if (d.in_flight) d.fd = -1;
   }
@@ -86,7 +86,7 @@ Result<void> DescriptorCapture::take_control(SocketLook& look, const msghdr& hea
         if (!entry.ok()) {
           result = entry.error();
         } else if (!look.files.push_back(*entry)) {
-          result = arena_full();
+          result = arena_full(files_.arena());
         }
       }
     }
@@ -112,29 +112,30 @@ bool first_is_empty(int socket) {
 Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, int socket) {
   const bool stream = s.detail.type == SOCK_STREAM;
   const bool unix_socket = s.detail.domain == AF_UNIX;
-  const int fd = entries_[s.entry].fd;
+  const int fd = files_.entries()[s.entry].fd;
   int before = -1, length = sizeof(before);
   sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &before, &length);
   s.link.peek_offset = before;
   if (!stream && (s.ready & POLLERR) != 0) {
     // Reading would give the error, and take it from the program.
-    const char* const path = entries_[s.entry].path;
+    const char* const path = files_.entries()[s.entry].path;
     if ((s.link.flags & kLinkError) == 0)
-      return note(kChanged, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it",
-                  fd, path);
+      return notes_.add(
+          kChanged, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it", fd, path);
     if ((s.ready & POLLIN) == 0) return {};
-    return note(kChanged, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd, path);
+    return notes_.add(kChanged, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd,
+                      path);
   }
   if (stream && s.waiting == 0) return {};
   // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without
   // a place.
   bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
   if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
-    return note(kChanged, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
-                entries_[s.entry].path);
+    return notes_.add(kChanged, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
+                      files_.entries()[s.entry].path);
   if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
   if (look.scratch == nullptr) {
-    look.scratch = static_cast<std::byte*>(arena_->allocate(kFirstScratch));
+    look.scratch = static_cast<std::byte*>(files_.arena().allocate(kFirstScratch));
     look.scratch_bytes = look.scratch == nullptr ? 0 : kFirstScratch;
   }
   s.first_message = static_cast<uint32_t>(look.messages.size());
@@ -162,18 +163,18 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
         if (!at_first) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
         continue;
       }
-      result = note(
+      result = notes_.add(
           kChanged,
           "descriptor {} ({}): descriptors that were sent through it and not received are lost: raise the "
           "limit (ulimit -Hn)",
-          fd, entries_[s.entry].path);
+          fd, files_.entries()[s.entry].path);
       if (!result.ok()) break;
     }
     if (!stream && static_cast<size_t>(r) > look.scratch_bytes) {  // once more, with room for it
       look.files.truncate(message.first_file);
       size_t larger = (static_cast<size_t>(r) + kPageSize) & ~(kPageSize - 1);
       if (larger > kLargestMessage ||
-          (look.scratch = static_cast<std::byte*>(arena_->allocate(larger))) == nullptr) {
+          (look.scratch = static_cast<std::byte*>(files_.arena().allocate(larger))) == nullptr) {
         look.scratch_bytes = 0;
         r = -EMSGSIZE;
         break;
@@ -182,8 +183,8 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
       set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
       continue;
     }
-    auto* bytes = static_cast<std::byte*>(arena_->allocate(static_cast<size_t>(r) + 1));
-    auto* address = static_cast<std::byte*>(arena_->allocate(header.msg_namelen + 1));
+    auto* bytes = static_cast<std::byte*>(files_.arena().allocate(static_cast<size_t>(r) + 1));
+    auto* address = static_cast<std::byte*>(files_.arena().allocate(header.msg_namelen + 1));
     if (bytes == nullptr || address == nullptr) {
       r = -ENOMEM;
       break;
@@ -211,8 +212,8 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     look.messages.truncate(s.first_message);
     look.files.truncate(files_before);
     s.message_count = 0;
-    return note(kChanged, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost", fd,
-                entries_[s.entry].path, errno_name(static_cast<int>(r)));
+    return notes_.add(kChanged, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost", fd,
+                      files_.entries()[s.entry].path, errno_name(static_cast<int>(r)));
   }
   return {};
 }
@@ -267,7 +268,7 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
     return look.messages.push_back(message);
   };
   auto peek = [&](int offset, size_t room, std::byte*& bytes) -> long {
-    bytes = static_cast<std::byte*>(arena_->allocate(room + 1));
+    bytes = static_cast<std::byte*>(files_.arena().allocate(room + 1));
     if (bytes == nullptr) return -ENOMEM;
     if (offset >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, offset);
     return sys::call(__NR_recvfrom, socket, bytes, room, MSG_PEEK | MSG_DONTWAIT, 0L, 0L);
@@ -277,7 +278,7 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
   long n = waiting > 0 ? peek(before >= 0 ? 0 : -1, static_cast<size_t>(waiting), bytes) : 0;
   bool ok = n >= 0 && (n == 0 || add(bytes, static_cast<uint64_t>(n), 0));
   if (ok && has_mark) {
-    auto* copy = static_cast<std::byte*>(arena_->allocate(1));
+    auto* copy = static_cast<std::byte*>(files_.arena().allocate(1));
     if (copy != nullptr) *copy = urgent;
     ok = copy != nullptr && add(copy, 1, kMessageUrgent | (was_taken ? kMessageTaken : 0u));
     std::byte* rest = nullptr;
@@ -288,11 +289,11 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
   if (has_mark || before >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
   if (in_line) set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 1);
   if (!ok)
-    return n == -ENOMEM ? arena_full()
+    return n == -ENOMEM ? arena_full(files_.arena())
                         : make_error(ExitCode::kInternal, ENOMEM, "no memory for a socket's bytes");
   if (n < waiting && !has_mark) {
-    return note(kChanged, "descriptor {} ({}): {} bytes of {} that wait in it cannot be read",
-                entries_[s.entry].fd, entries_[s.entry].path, waiting - n, waiting);
+    return notes_.add(kChanged, "descriptor {} ({}): {} bytes of {} that wait in it cannot be read",
+                      files_.entries()[s.entry].fd, files_.entries()[s.entry].path, waiting - n, waiting);
   }
   return {};
 }

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/sockets/job_addresses.h"
-#include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -250,13 +249,6 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d, bool
   put_options(out, socket, kOfAll);
   if (internet) put_long_option(out, socket, IPPROTO_IP, IP_OPTIONS, 1);
   put_long_option(out, socket, SOL_SOCKET, SO_ATTACH_FILTER /* reads as SO_GET_FILTER */, 8);
-}
-
-Result<void> DescriptorCapture::name_hidden_filter(const CapturedDescriptor& d) {
-  return note(kChanged,
-              "descriptor {} ({}): a program of eBPF decides what it takes (SO_ATTACH_BPF), which nobody can "
-              "read: after a restart it takes all",
-              d.fd, d.path);
 }
 
 }  // namespace ckpt

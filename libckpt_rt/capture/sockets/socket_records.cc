@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -17,11 +17,11 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
   struct Range {
     size_t at, length;
   };
-  ByteWriter out(*arena_);
-  ArenaVector<Range> ranges(*arena_);
+  ByteWriter out(files_.arena());
+  ArenaVector<Range> ranges(files_.arena());
   for (SocketState& s : look.sockets) {
     const size_t at = out.size();
-    CapturedDescriptor& d = entries_[s.entry];
+    CapturedDescriptor& d = files_.entries()[s.entry];
     if (d.kind != OpenFileKind::kOther) {
       CKPT_TRY(decide_outside(s));
       SocketDetail detail = s.detail;
@@ -71,26 +71,26 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
         out.raw(m.address, m.detail.address_len);
         out.pad_to(4);
         for (uint32_t f = 0; f < m.detail.file_count; ++f)
-          out.put(entries_[look.files[m.first_file + f]].open_file);
+          out.put(files_.entries()[look.files[m.first_file + f]].open_file);
         out.pad_to(8);
         if (m.detail.length != 0 &&
             !contents_.push_back({d.open_file, object, m.detail.number, m.bytes, m.detail.length}))
-          return arena_full();
+          return arena_full(files_.arena());
       }
     }
-    if (!ranges.push_back({at, out.size() - at})) return arena_full();
+    if (!ranges.push_back({at, out.size() - at})) return arena_full(files_.arena());
   }
-  if (!out.ok()) return arena_full();
+  if (!out.ok()) return arena_full(files_.arena());
   for (size_t i = 0; i < look.sockets.size(); ++i) {
-    CapturedDescriptor& d = entries_[look.sockets[i].entry];
+    CapturedDescriptor& d = files_.entries()[look.sockets[i].entry];
     d.details = out.span().data() + ranges[i].at;
     d.details_len = static_cast<uint32_t>(ranges[i].length);
   }
-  // Duplicates are of the same kind; they come after the first in order_. The first may be another than the
-  // one that was looked at, if one came with a message.
-  for (size_t i = 1; i < order_.size(); ++i) {
-    auto& d = entries_[order_[i]];
-    auto& before = entries_[order_[i - 1]];
+  // Duplicates are of the same kind; they come after the first in the order. The first may be another than
+  // the one that was looked at, if one came with a message.
+  for (size_t i = 1; i < files_.order().size(); ++i) {
+    auto& d = files_.in_order(i);
+    auto& before = files_.in_order(i - 1);
     if (!d.shares || !S_ISSOCK(d.now.mode)) continue;
     d.kind = before.kind;
   }
@@ -101,7 +101,7 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
 int DescriptorCapture::tcp_socket(uint64_t inode) const {
   int fd = -1;
   bool is_tcp = false;
-  for (const CapturedDescriptor& d : entries_) {
+  for (const CapturedDescriptor& d : files_.entries()) {
     if (!S_ISSOCK(d.now.mode) || d.now.inode != inode) continue;
     if (fd < 0 && !d.in_flight) fd = d.fd;
     DetailHeader header;
@@ -115,11 +115,19 @@ int DescriptorCapture::tcp_socket(uint64_t inode) const {
   return is_tcp ? fd : -1;
 }
 
+Result<void> DescriptorCapture::name_hidden_filter(const CapturedDescriptor& d) {
+  return notes_.add(
+      kChanged,
+      "descriptor {} ({}): a program of eBPF decides what it takes (SO_ATTACH_BPF), which nobody can "
+      "read: after a restart it takes all",
+      d.fd, d.path);
+}
+
 // Which connections lead out of the process, and what becomes of them.
 Result<void> DescriptorCapture::decide_outside(SocketState& s) {
-  CapturedDescriptor& d = entries_[s.entry];
-  if (s.link.peer != 0 && !is_socket_here(s.link.peer)) s.link.flags |= kLinkOutside;
-  if (s.link.listener != 0 && !is_socket_here(s.link.listener)) s.link.flags |= kLinkOutside;
+  CapturedDescriptor& d = files_.entries()[s.entry];
+  if (s.link.peer != 0 && !files_.has_socket(s.link.peer)) s.link.flags |= kLinkOutside;
+  if (s.link.listener != 0 && !files_.has_socket(s.link.listener)) s.link.flags |= kLinkOutside;
   if ((s.link.flags & kLinkOutside) == 0 || has_partners_) return {};
   if (s.pair && s.detail.type == SOCK_DGRAM && s.detail.peer_len != 0) {
     d.kind = OpenFileKind::kSocket;  // connected again by its name
@@ -129,10 +137,11 @@ Result<void> DescriptorCapture::decide_outside(SocketState& s) {
     d.kind = OpenFileKind::kOther;  // the restarter's own stream, see decide_kinds()
     return {};
   }
-  return note(kChanged,
-              "descriptor {} ({}): the other end of the connection is not in the program: after restart it "
-              "is {}",
-              d.fd, d.path, s.connection ? "reset" : "closed there");
+  return notes_.add(
+      kChanged,
+      "descriptor {} ({}): the other end of the connection is not in the program: after restart it "
+      "is {}",
+      d.fd, d.path, s.connection ? "reset" : "closed there");
 }
 
 }  // namespace ckpt

@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/sockets/group_filters.h"
 #include "libckpt_rt/capture/sockets/multicast_choices.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
@@ -103,24 +103,24 @@ Error has_no_turn(const CapturedDescriptor& d) {
 Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
   group_filters::begin();
   multicast_choices::begin();
-  // entries_ grows: what is found in messages is looked at too.
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const CapturedDescriptor& d = entries_[i];
+  // files_.entries() grows: what is found in messages is looked at too.
+  for (size_t i = 0; i < files_.entries().size(); ++i) {
+    const CapturedDescriptor& d = files_.entries()[i];
     if (!S_ISSOCK(d.now.mode) || (d.now.open_flags & O_PATH) != 0 || d.shares) continue;
     if (d.in_flight) {
       bool known = false;
       for (const SocketState& other : look.sockets)
-        known = known || entries_[other.entry].now.inode == d.now.inode;
+        known = known || files_.entries()[other.entry].now.inode == d.now.inode;
       if (known) continue;
     }
-    ScopedFd socket(borrow(d));
+    ScopedFd socket(access_.borrow(d));
     if (!socket.valid()) continue;  // stays kOther, and a note says so
     const SocketTurn turn(socket.get());
     if (!turn.taken()) return has_no_turn(d);
     SocketState s{};
     s.entry = static_cast<uint32_t>(i);
     CKPT_TRY(look_at_socket(look, s, socket.get()));
-    if (!look.sockets.push_back(s)) return arena_full();
+    if (!look.sockets.push_back(s)) return arena_full(files_.arena());
   }
   CKPT_TRY(drain_to_other_hosts(look));
   return look_at_connections(look);
@@ -128,12 +128,12 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
 
 // Only a later checkpoint can have it: when it is accepted, or sent.
 Result<void> DescriptorCapture::forbid_for_now(const char* what, const CapturedDescriptor& d) {
-  has_passing_ = true;
-  return note(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, what);
+  notes_.say_passing();
+  return notes_.add(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, what);
 }
 
 Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s, int socket) {
-  CapturedDescriptor& d = entries_[s.entry];
+  CapturedDescriptor& d = files_.entries()[s.entry];
   SocketDetail& detail = s.detail;
   detail.domain = socket_option(socket, SOL_SOCKET, SO_DOMAIN);
   detail.type = socket_option(socket, SOL_SOCKET, SO_TYPE);
@@ -178,7 +178,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       // A connection that such a listener has accepted is of plain TCP, unless both ends know the protocol.
       if (s.connection && detail.protocol == kMultipathTcp) {
         s.connection = false;
-        return note(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, kMultipath);
+        return notes_.add(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, kMultipath);
       }
       // In a connection that goes on nothing else waits than stamps, or errors that end nothing (IP_RECVERR).
       if ((s.ready & POLLERR) != 0 && info.tcpi_state == TCP_CLOSE) s.link.flags |= kLinkError;
@@ -200,7 +200,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     if (is_internet(s) && (detail.type == SOCK_STREAM || detail.type == SOCK_SEQPACKET) &&
         (socket_option(socket, SOL_SOCKET, SO_ACCEPTCONN) != 0 ||
          sys::call(__NR_getpeername, socket, &other, &size) == 0)) {
-      CKPT_TRY(note(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, kUnknownStream));
+      CKPT_TRY(notes_.add(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, kUnknownStream));
     }
     CKPT_TRY(name_waiting(s));
   } else {
@@ -225,7 +225,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   }
   if (s.connection && s.link.state == TCP_SYN_SENT)
     look.diag.find_connecting(static_cast<uint32_t>(d.now.inode), detail.domain, s.peer, detail.peer_len);
-  if (detail.domain == AF_UNIX && !look_at_file(s, facts->file, *arena_)) return arena_full();
+  if (detail.domain == AF_UNIX && !look_at_file(s, facts->file, files_.arena()))
+    return arena_full(files_.arena());
   // The other end was closed with bytes unread: the first read here returns that error.
   if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
     s.link.flags |= kLinkError;
@@ -237,24 +238,25 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   if (has_hidden_filter(socket)) CKPT_TRY(name_hidden_filter(d));
   const bool sends_to_groups = detail.domain == AF_INET || detail.domain == AF_INET6;
   if (sends_to_groups && !multicast_choices::put(look.options, socket, d.in_flight ? -1 : d.fd)) {
-    CKPT_TRY(note(kChanged,
-                  "descriptor {} ({}): by which interface it sends to groups is not known: too many sockets "
-                  "have one (IP_MULTICAST_IF)",
-                  d.fd, d.path));
+    CKPT_TRY(
+        notes_.add(kChanged,
+                   "descriptor {} ({}): by which interface it sends to groups is not known: too many sockets "
+                   "have one (IP_MULTICAST_IF)",
+                   d.fd, d.path));
   }
   if (detail.reuse_port != 0 &&
       group_filters::put(look.options, socket, d.in_flight ? -1 : d.fd) == group_filters::Put::kUnknown) {
-    CKPT_TRY(
-        note(kChanged,
-             "descriptor {} ({}): a program of eBPF, or one of too many, chooses in its group of sockets "
-             "(SO_REUSEPORT) who gets what comes: after a restart the kernel does",
-             d.fd, d.path));
+    CKPT_TRY(notes_.add(
+        kChanged,
+        "descriptor {} ({}): a program of eBPF, or one of too many, chooses in its group of sockets "
+        "(SO_REUSEPORT) who gets what comes: after a restart the kernel does",
+        d.fd, d.path));
   }
   constexpr int kPacketFanout = 18, kByProgram = 6, kByEbpf = 7;  // PACKET_FANOUT and two of its kinds
   const int fanout =
       detail.domain == AF_PACKET ? socket_option(socket, SOL_PACKET, kPacketFanout) >> 16 & 0xff : 0;
   if (fanout == kByProgram || fanout == kByEbpf) {
-    CKPT_TRY(note(
+    CKPT_TRY(notes_.add(
         kChanged,
         "descriptor {} ({}): a program (PACKET_FANOUT_DATA) chooses in its group of sockets who gets what "
         "comes: nobody can read it, and after a restart the first of them gets all",
@@ -262,16 +264,16 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   }
   const bool may_be_in_groups = is_internet(s) && detail.type != SOCK_STREAM;
   if (may_be_in_groups &&
-      (!put_multicast_groups(look, *arena_, socket, false) ||
-       (detail.domain == AF_INET6 && !put_multicast_groups(look, *arena_, socket, true)))) {
-    CKPT_TRY(
-        note(kChanged,
-             "descriptor {} ({}): it takes messages to a multicast group from some senders alone: after a "
-             "restart from all",
-             d.fd, d.path));
+      (!put_multicast_groups(look, files_.arena(), socket, false) ||
+       (detail.domain == AF_INET6 && !put_multicast_groups(look, files_.arena(), socket, true)))) {
+    CKPT_TRY(notes_.add(
+        kChanged,
+        "descriptor {} ({}): it takes messages to a multicast group from some senders alone: after a "
+        "restart from all",
+        d.fd, d.path));
   }
   s.options_length = look.options.size() - s.options_at;
-  if (!look.options.ok()) return arena_full();
+  if (!look.options.ok()) return arena_full(files_.arena());
 
   const bool messages = detail.domain == AF_UNIX ? detail.backlog < 0 : has_datagrams(s);
   if (messages && (s.ready & (POLLIN | POLLERR)) != 0) return peek_messages(look, s, socket);
@@ -281,37 +283,38 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
 // Connections that wait in a listening TCP socket. Those whose other end is in the job are described by that
 // end.
 Result<void> DescriptorCapture::look_at_unaccepted(SocketLook& look, SocketState& s, int socket) {
-  const CapturedDescriptor& d = entries_[s.entry];
+  const CapturedDescriptor& d = files_.entries()[s.entry];
   sockaddr_storage at{};
   int size = sizeof(at);
   if (sys::call(__NR_getsockname, socket, &at, &size) != 0) return {};
   const uint16_t port = endpoint_of(at).port;
   const bool first = !look.diag.has_looked_at(port);
   const SocketDiag::Unaccepted* const found = look.diag.look_at_unaccepted(port);
-  if (found == nullptr) return arena_full();
+  if (found == nullptr) return arena_full(files_.arena());
   // In a job over several hosts the client may be of the job.
   const bool hosts = drained_ != nullptr;
   if (found->written || (hosts && (found->far || !found->closed.empty())))
     return forbid_for_now(hosts ? kAbandonedOrFar : kAbandoned, d);
   if (found->far) {
-    CKPT_TRY(note(kChanged,
-                  "descriptor {} ({}): a connection of a client on another host waits in it to be accepted: "
-                  "after a restart it is reset",
-                  d.fd, d.path));
+    CKPT_TRY(
+        notes_.add(kChanged,
+                   "descriptor {} ({}): a connection of a client on another host waits in it to be accepted: "
+                   "after a restart it is reset",
+                   d.fd, d.path));
   }
   if (!first || hosts) return {};
   s.closed = found->closed;
   if (found->reset == 0) return {};
   // Of which of several sockets nobody can tell.
   if (found->sockets != 1) {
-    return note(
+    return notes_.add(
         kChanged,
         "descriptor {} ({}): a connection that its client has reset waits to be accepted in one of {} "
         "sockets at this port: it is lost after a restart",
         d.fd, d.path, found->sockets);
   }
   s.reset_count = found->reset;
-  return note(
+  return notes_.add(
       kChanged,
       "descriptor {} ({}): a connection that its client has reset waits in it to be accepted: after a "
       "restart it comes from another address",
@@ -321,17 +324,18 @@ Result<void> DescriptorCapture::look_at_unaccepted(SocketLook& look, SocketState
 // The socket is made anew, without what waits in it: what the kernel has said nobody else can say again.
 Result<void> DescriptorCapture::name_waiting(const SocketState& s) {
   if ((s.ready & POLLIN) == 0) return {};
-  const CapturedDescriptor& d = entries_[s.entry];
+  const CapturedDescriptor& d = files_.entries()[s.entry];
   if (s.detail.domain == AF_NETLINK)
-    has_passing_ = true;  // the program is about to read the answer, as a rule
-  return note(kChanged,
-              "descriptor {} ({}): messages wait in it, which cannot be saved: they are lost after a restart",
-              d.fd, d.path);
+    notes_.say_passing();  // the program is about to read the answer, as a rule
+  return notes_.add(
+      kChanged,
+      "descriptor {} ({}): messages wait in it, which cannot be saved: they are lost after a restart", d.fd,
+      d.path);
 }
 
 void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts,
                                      int socket) {
-  CapturedDescriptor& d = entries_[s.entry];
+  CapturedDescriptor& d = files_.entries()[s.entry];
   s.detail.shut_down = facts.shut_down;
   s.waiting = facts.waiting;
   ucred who{};
@@ -362,13 +366,6 @@ void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const Uni
   }
 }
 
-bool DescriptorCapture::is_socket_here(uint64_t object) const {
-  for (const auto& other : entries_) {
-    if (S_ISSOCK(other.now.mode) && object_number(other.now.device, other.now.inode) == object) return true;
-  }
-  return false;
-}
-
 // Of TCP connections: the other ends, and what is in flight.
 Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
   if (has_partners_) CKPT_TRY(let_senders_send(look));
@@ -377,7 +374,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     uint32_t socket;  // index in look.sockets
   };
   auto less = [](const Ends& a, const Ends& b) { return std::memcmp(&a, &b, offsetof(Ends, socket)) < 0; };
-  ArenaVector<Ends> ends(*arena_);
+  ArenaVector<Ends> ends(files_.arena());
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     const SocketState& s = look.sockets[i];
     if (!has_both_ends(s)) continue;
@@ -386,18 +383,18 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     e.local = endpoint_of(s.address);
     e.remote = endpoint_of(s.peer);
     e.socket = i;
-    if (!ends.push_back(e)) return arena_full();
+    if (!ends.push_back(e)) return arena_full(files_.arena());
   }
   std::sort(ends.begin(), ends.end(), less);
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     SocketState& s = look.sockets[i];
     if (!s.connection) continue;
-    CapturedDescriptor& d = entries_[s.entry];
-    ScopedFd socket(borrow(d));
+    CapturedDescriptor& d = files_.entries()[s.entry];
+    ScopedFd socket(access_.borrow(d));
     if (s.link.state == TCP_CLOSE && !look_at_ended(look, s, socket.get()))
-      CKPT_TRY(note(kChanged, kUnknownError, d.fd, d.path));
+      CKPT_TRY(notes_.add(kChanged, kUnknownError, d.fd, d.path));
     if ((s.ready & POLLERR) != 0 && (s.link.flags & kLinkError) == 0)
-      CKPT_TRY(note(kChanged, kLostStamps, d.fd, d.path));
+      CKPT_TRY(notes_.add(kChanged, kLostStamps, d.fd, d.path));
     ScopedFd sender;
     const Ends* other = nullptr;  // in `ends`
     Ends reverse;
@@ -408,7 +405,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
       const Ends* found = std::lower_bound(ends.begin(), ends.end(), reverse, less);
       if (found != ends.end() && !less(reverse, *found)) {
         other = found;
-        sender.reset(borrow(entries_[look.sockets[other->socket].entry]));
+        sender.reset(access_.borrow(files_.entries()[look.sockets[other->socket].entry]));
       }
     }
     const SocketTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
@@ -416,7 +413,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     bool whole = true;
     if (has_both_ends(s)) {
       if (other != nullptr) {
-        const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
+        const CapturedDescriptor& o = files_.entries()[look.sockets[other->socket].entry];
         s.link.peer = object_number(o.now.device, o.now.inode);
         whole = pull_in_flight(socket.get(), sender.get());
       } else {
@@ -453,7 +450,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
   auto& six = reinterpret_cast<const sockaddr_in6&>(s.peer);
   const TcpFacts far = look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address),
                                          s.detail.domain == AF_INET6 ? six.sin6_scope_id : 0);
-  const CapturedDescriptor& d = entries_[s.entry];
+  const CapturedDescriptor& d = files_.entries()[s.entry];
   if (!far.known || far.state == TCP_TIME_WAIT) {
     // No process on this host has that end. If it has ended its stream it is gone, else it is on another
     // host.
@@ -479,7 +476,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
     constexpr uint8_t kAny[16] = {}, kAny4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
     const bool any = std::memcmp(at.address, kAny, 16) == 0 || std::memcmp(at.address, kAny4, 16) == 0;
     if (at.port != wanted.port || (!any && std::memcmp(at.address, wanted.address, 16) != 0)) continue;
-    const CapturedDescriptor& l = entries_[listener.entry];
+    const CapturedDescriptor& l = files_.entries()[listener.entry];
     s.link.listener = object_number(l.now.device, l.now.inode);
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;

@@ -7,7 +7,10 @@
 // Never:     moves an offset: lseek(fd, 0, SEEK_CUR) only reads it.
 #pragma once
 
-#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include <span>
+
+#include "base/memory/arena.h"
+#include "libckpt_rt/capture/descriptors/table/descriptor.h"
 
 namespace ckpt {
 

@@ -1,3 +1,5 @@
+#include "libckpt_rt/capture/descriptors/table/open_files.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>
@@ -6,7 +8,8 @@
 #include <algorithm>
 
 #include "base/checks/check.h"
-#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "image/format/object_number.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Which descriptors share one open file description. kcmp(2) compares two of them and gives an order
@@ -24,37 +27,57 @@ int order_of(T a, T b) {
 // Of kcmp(2), whatever it is asked.
 bool is_refusal(long answer) { return answer == -EPERM || answer == -ENOSYS || answer == -EACCES; }
 
+int compare_inodes(const CapturedDescriptor& a, const CapturedDescriptor& b) {
+  if (int c = order_of(a.now.device, b.now.device)) return c;
+  return order_of(a.now.inode, b.now.inode);
+}
+
 }  // namespace
 
-// ask_kernel false: by device and inode only.
-int DescriptorCapture::compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel) {
-  if (int c = order_of(a.now.device, b.now.device)) return c;
-  if (int c = order_of(a.now.inode, b.now.inode)) return c;
-  if (!ask_kernel || (a.fd == b.fd && a.in_flight == b.in_flight)) return 0;
-  if (!kcmp_refused_) {
-    long r = sys::call(__NR_kcmp, tid_of(a), tid_of(b), KCMP_FILE, a.fd, b.fd);
+void OpenFiles::begin(Arena& arena) {
+  arena_ = &arena;
+  entries_ = ArenaVector<CapturedDescriptor>(arena);
+  order_ = ArenaVector<uint32_t>(arena);
+  has_changed_ = is_refused_ = false;
+}
+
+int OpenFiles::compare(const CapturedDescriptor& a, const CapturedDescriptor& b) {
+  if (int c = compare_inodes(a, b)) return c;
+  if (a.fd == b.fd && a.in_flight == b.in_flight) return 0;
+  if (!is_refused_) {
+    long r = sys::call(__NR_kcmp, access_.tid_of(a), access_.tid_of(b), KCMP_FILE, a.fd, b.fd);
     if (r == 0) return 0;
     if (r == 1) return -1;
     if (r == 2) return 1;
     if (is_refusal(r)) {
-      kcmp_refused_ = true;
+      is_refused_ = true;
     } else {
       return order_of(a.fd, b.fd);  // closed meanwhile: the program runs, the stop looks again
     }
   }
-  // Without kcmp: equal in all that can be seen counts as shared; write_notes() says so.
+  // Without kcmp: equal in all that can be seen counts as shared; note_lost_descriptors() says so.
   if (int c = order_of(static_cast<int>(a.kind), static_cast<int>(b.kind))) return c;
   if (int c = order_of(a.now.open_flags, b.now.open_flags)) return c;
   return order_of(a.now.offset, b.now.offset);
 }
 
+bool OpenFiles::begins_inode(size_t i) const {
+  return i == 0 || compare_inodes(entries_[order_[i - 1]], entries_[order_[i]]) != 0;
+}
+
+std::span<const uint32_t> OpenFiles::same_inode(size_t first) const {
+  size_t end = first + 1;
+  while (end < order_.size() && compare_inodes(entries_[order_[first]], entries_[order_[end]]) == 0) ++end;
+  return order().subspan(first, end - first);
+}
+
 // A merge sort, because it ends whatever the comparison says: while the program runs, answers may
 // contradict each other.
-Result<void> DescriptorCapture::sort_by_open_file() {
+Result<void> OpenFiles::sort_by_open_file() {
   const size_t n = entries_.size();
   ArenaVector<uint32_t> spare(*arena_);
   order_.clear();
-  if (!order_.reserve(n + 1) || !spare.reserve(n + 1)) return arena_full();
+  if (!order_.reserve(n + 1) || !spare.reserve(n + 1)) return arena_full(*arena_);
   for (uint32_t i = 0; i < n; ++i) {
     CHECK(order_.push_back(i) && spare.push_back(i));
   }
@@ -78,17 +101,17 @@ Result<void> DescriptorCapture::sort_by_open_file() {
   for (size_t i = 0; i < n; ++i) {
     auto& d = entries_[order_[i]];
     const auto* before = i > 0 ? &entries_[order_[i - 1]] : nullptr;
-    d.partner = before != nullptr && compare(*before, d, false) == 0 ? before->fd : -1;
+    d.partner = before != nullptr && compare_inodes(*before, d) == 0 ? before->fd : -1;
     d.shares = d.partner >= 0 && compare(*before, d) == 0;
   }
   decide_who_asks();
-  structure_changed_ = false;
+  has_changed_ = false;
   return {};
 }
 
 // The part of order_ with one inode number.
 template <typename Fn>
-void DescriptorCapture::for_each_group(Fn fn) {
+void OpenFiles::for_each_group(Fn fn) {
   for (size_t first = 0; first < order_.size();) {
     size_t end = first + 1;
     while (end < order_.size() && entries_[order_[end]].partner >= 0) ++end;
@@ -99,7 +122,7 @@ void DescriptorCapture::for_each_group(Fn fn) {
 
 // With at most two open files of an inode it is enough to know which neighbours are the same; the sample says
 // that.
-void DescriptorCapture::decide_who_asks() {
+void OpenFiles::decide_who_asks() {
   for_each_group([&](size_t first, size_t end) {
     uint32_t open_files = 1;
     for (size_t i = first + 1; i < end; ++i) open_files += !entries_[order_[i]].shares;
@@ -109,10 +132,10 @@ void DescriptorCapture::decide_who_asks() {
 
 // With more: neighbours still compare as when they were sorted; then, by transitivity, all do. This is the
 // dear part, and needs nobody's samples. The kinds of anonymous files have one inode number in common.
-Result<void> DescriptorCapture::list_order_checks() {
+Result<void> OpenFiles::list_order_checks() {
   checks_ = ArenaVector<OrderCheck>(*arena_);
-  if (!checks_.reserve(order_.size() + 1)) return arena_full();
-  if (kcmp_refused_) return {};
+  if (!checks_.reserve(order_.size() + 1)) return arena_full(*arena_);
+  if (is_refused_) return {};
   for_each_group([&](size_t first, size_t end) {
     bool neighbours = false, checked_before = false;
     uint32_t before = 0;
@@ -136,30 +159,21 @@ Result<void> DescriptorCapture::list_order_checks() {
   return {};
 }
 
-void DescriptorCapture::OrderCheck::ask(int tid, const CapturedDescriptor* entries) {
+void OpenFiles::OrderCheck::ask(int tid, const CapturedDescriptor* entries) {
   answer = static_cast<int>(sys::call(__NR_kcmp, tid, tid, KCMP_FILE, entries[before].fd, entries[d].fd));
 }
 
-void DescriptorCapture::SampleJob::check_order() {
-  for (;;) {
-    // relaxed: as in run().
-    const size_t i = next_check.fetch_add(1, std::memory_order_relaxed);
-    if (i >= checks.size()) return;
-    checks[i].ask(tid, entries);
-  }
-}
-
-void DescriptorCapture::take_order_checks() {
+void OpenFiles::take_order_checks() {
   for (OrderCheck& check : checks_) {
     CapturedDescriptor& d = entries_[check.d];
     // A filter of the thread that asked need not be ours.
-    if (is_refusal(check.answer)) check.ask(tid_, entries_.data());
-    if (is_refusal(check.answer)) kcmp_refused_ = true;
+    if (is_refusal(check.answer)) check.ask(access_.tid(), entries_.data());
+    if (is_refusal(check.answer)) is_refused_ = true;
     d.in_order = check.answer == (d.shares ? 0 : 1);
   }
 }
 
-Result<bool> DescriptorCapture::sharing_unchanged() {
+Result<bool> OpenFiles::sharing_unchanged() {
   if (order_.size() != entries_.size()) return false;
   ArenaVector<int64_t> numbers(*arena_);
   bool unchanged = true, room = true;
@@ -186,11 +200,11 @@ Result<bool> DescriptorCapture::sharing_unchanged() {
     std::sort(numbers.begin(), numbers.end());
     unchanged = unchanged && std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end();
   });
-  if (!room) return arena_full().error();
+  if (!room) return arena_full(*arena_);
   return unchanged;
 }
 
-void DescriptorCapture::number_open_files() {
+void OpenFiles::number_open_files() {
   uint32_t open_files = 0;
   for (size_t i = 0; i < order_.size(); ++i) {
     auto& d = entries_[order_[i]];
@@ -199,46 +213,23 @@ void DescriptorCapture::number_open_files() {
   }
 }
 
-void DescriptorCapture::decide_kinds() {
-  for (size_t first = 0; first < order_.size();) {
-    size_t end = first + 1;
-    while (end < order_.size() && compare(entries_[order_[first]], entries_[order_[end]], false) == 0) ++end;
-    const auto& head = entries_[order_[first]];
-    const uint32_t type = head.now.mode & S_IFMT;
-    if (type == S_IFIFO) {
-      for (size_t i = first; i < end; ++i) {
-        CapturedDescriptor& d = entries_[order_[i]];
-        if (has_partners_) d.value = d.now.other_end_gone;
-        d.flags &= ~uint32_t{kOpenFileUnwritten};
-        // Without a size the sample could not ask.
-        if (d.kind == OpenFileKind::kFifo && d.now.pipe_size != 0 && !d.now.other_end_gone &&
-            (d.now.open_flags & O_ACCMODE) == O_RDONLY)
-          d.flags |= kOpenFileUnwritten;
-      }
-    }
-    if ((type == S_IFIFO && !has_partners_) || type == S_IFSOCK) {
-      uint32_t ends = 0;
-      bool standard = false;
-      const CapturedDescriptor* reader = nullptr;
-      for (size_t i = first; i < end; ++i) {
-        ends |= entries_[order_[i]].flags & (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
-        standard |= entries_[order_[i]].fd <= 2 && !entries_[order_[i]].in_flight;
-        if ((entries_[order_[i]].flags & kOpenFilePipeReadEnd) != 0) reader = &entries_[order_[i]];
-      }
-      const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
-      // Bytes that are left in the pipe can be read, then it ends.
-      const bool ended =
-          type == S_IFIFO && !both && !standard && reader != nullptr && is_without_writer(*reader);
-      for (size_t i = first; i < end; ++i) {
-        auto& d = entries_[order_[i]];
-        if (d.kind == OpenFileKind::kPipe && !both && !ended) d.kind = OpenFileKind::kOther;
-        if (standard && (d.kind == OpenFileKind::kOther || (d.kind == OpenFileKind::kFifo && !both))) {
-          d.kind = OpenFileKind::kStandard;
-        }
-      }
-    }
-    first = end;
+Result<std::span<const job::OpenFileKey>> OpenFiles::list_open_files() const {
+  ArenaVector<job::OpenFileKey> keys(*arena_);
+  for (uint32_t i : order_) {
+    const auto& d = entries_[i];
+    if (d.shares) continue;
+    if (!keys.push_back({d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags,
+                         static_cast<uint32_t>(d.kind), d.in_flight ? sys::gettid() : 0, 0}))
+      return arena_full(*arena_);
   }
+  return std::span<const job::OpenFileKey>(keys.span());
+}
+
+bool OpenFiles::has_socket(uint64_t object) const {
+  for (const auto& other : entries_) {
+    if (S_ISSOCK(other.now.mode) && object_number(other.now.device, other.now.inode) == object) return true;
+  }
+  return false;
 }
 
 }  // namespace ckpt

@@ -1,10 +1,11 @@
-#include "libckpt_rt/capture/descriptors/sample.h"
+#include "libckpt_rt/capture/descriptors/table/sample.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include "libckpt_rt/capture/descriptors/noted/file_signals.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
