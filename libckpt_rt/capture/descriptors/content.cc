@@ -71,7 +71,7 @@ int DescriptorCapture::open_for_reading(const CapturedDescriptor& d, bool& share
 
 // Appends what the file holds, without holes and without what the memory half saves. Fails with
 // kIo when the bytes cannot be had.
-Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to) {
+Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, DescriptorContents& to) {
   bool shares_offset = false;
   ScopedFd file(open_for_reading(d, shares_offset));
   auto cannot = [&](long error) {
@@ -218,7 +218,7 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
   const bool same = copy->ctime_ns == d.now.ctime_ns || copy->links != d.now.links;
   if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns || !same) return false;
   for (size_t i = 0; i < copy->count; ++i) {
-    Content c = early_contents_[copy->first + i];
+    DescriptorContent c = early_contents_[copy->first + i];
     c.open_file = d.open_file;
     if (!contents_.push_back(c)) return false;
   }

@@ -23,7 +23,11 @@
 #include "base/result.h"
 #include "image/format/object_number.h"
 #include "job/format/wire.h"
+#include "libckpt_rt/capture/descriptors/kinds/classifier.h"
+#include "libckpt_rt/capture/descriptors/kinds/held_info.h"
+#include "libckpt_rt/capture/descriptors/kinds/terminals.h"
 #include "libckpt_rt/capture/descriptors/table/access.h"
+#include "libckpt_rt/capture/descriptors/table/contents.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/descriptors/table/open_files.h"
 #include "libckpt_rt/capture/descriptors/table/sampling.h"
@@ -65,10 +69,7 @@ class DescriptorCapture {
   void await_samples() { sampling_.await(); }
   // The image directory, or -1: links to files that are kept in it (image/format/saved_file_names.h) are no
   // other names.
-  void set_saved_files(int directory, bool of_job) {
-    saved_files_ = directory;
-    saved_in_job_ = of_job;
-  }
+  void set_saved_files(int directory, bool of_job) { names_.set_saved_files(directory, of_job); }
   // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before
   // prepare.
   void save_contents();
@@ -85,7 +86,7 @@ class DescriptorCapture {
   void expect_hosts(Drained drained) { drained_ = drained; }
   void release();
   // Part of release(); for a forked child, which writes the image while its parent releases.
-  void name_watches();
+  void name_watches() { inotify_.name_all(); }
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
   // One entry for each open file, after recheck_stopped(); in the arena.
@@ -108,20 +109,12 @@ class DescriptorCapture {
   int tcp_socket(uint64_t inode) const;
 
  private:
-  int saved_files_ = -1;
-  bool saved_in_job_ = false;
   bool saves_contents_ = false;
   uint64_t contents_room_ = 0;  // bytes of such that may still be copied
   uint64_t plain_device_ = 0;   // a device whose files are files
   std::span<std::byte> ahead_;  // memory for them
   bool has_partners_ = false;
   Drained drained_ = nullptr;
-  struct Content {
-    uint32_t open_file;
-    uint64_t object, offset;
-    const std::byte* data;
-    uint64_t length;
-  };
   // Messages that were taken out of a queue, and found no place in it again: QueueMessages.
   struct Unsent {
     int queue;  // ours
@@ -140,34 +133,8 @@ class DescriptorCapture {
     size_t first, count;  // in early_contents_
   };
 
-  // descriptors.cc
-  Result<void> look_from_agent();
   Result<void> find_changes();
-  Result<void> read_volatile();
-  Result<void> read_counter(CapturedDescriptor& d);
-  void refresh_paths();
-  void find_late_names();
-  void note_late_locks();
-  // classify.cc: kind, path and details of one descriptor; its sample is already there.
-  Result<void> classify(CapturedDescriptor& d);
-  Result<void> read_path(CapturedDescriptor& d);
-  const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode,
-                                       std::string_view before, bool& is_another) const;
-  bool has_names_of_others(const CapturedDescriptor& d) const;
-  bool has_one_name(const CapturedDescriptor& d) const;
-  bool take_other_name(CapturedDescriptor& d, std::string_view removed);
-  Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> list_owners();
-  Result<void> read_first_locks(CapturedDescriptor& d);
-  Result<void> read_locks(CapturedDescriptor& d);
-
-  // watches.cc: inotify
-  Result<void> note_watches(CapturedDescriptor& d, std::string_view text);
-  std::string_view read_mounts();
-
-  // terminals.cc
-  Result<void> look_at_terminals_stopped();
-  Result<void> look_at_master(CapturedDescriptor& d);
 
   // libckpt_rt/capture/sockets
   Result<void> look_at_sockets(SocketLook& look);
@@ -199,7 +166,7 @@ class DescriptorCapture {
   void send_the_rest();
   void close_copy_pipe();
   bool list_mapped_shared();
-  Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
+  Result<void> copy_file(const CapturedDescriptor& d, DescriptorContents& to);
   bool take_early_copy(const CapturedDescriptor& d);
   int open_for_reading(const CapturedDescriptor& d, bool& shares_offset);
   // named_content.cc
@@ -221,22 +188,25 @@ class DescriptorCapture {
   Result<void> note_half_read(const CapturedDescriptor& d, std::string_view rest);
   // content.cc
   Result<void> take_attributes(CapturedDescriptor& d);
-  // classify.cc
-  void take_up_timer(const CapturedDescriptor& d, TimerDetail& timer);
   std::byte* attribute_ = nullptr;  // room for the longest value of an attribute, of the arena
   DescriptorAccess access_;
   OpenFiles files_{access_};
   DescriptorSampling sampling_{files_, access_};
   DescriptorNotes notes_;
-  ArenaVector<Content> contents_;
-  ArenaVector<Content> early_contents_;
+  FileNames names_{files_, access_};
+  EpollWatches epolls_{files_, access_, notes_};
+  InotifyWatches inotify_{files_, access_, notes_};
+  Terminals terminals_{files_, access_, notes_};
+  Classifier classifier_{files_, access_, names_, epolls_, inotify_};
+  HeldInfo held_{files_, access_, classifier_};
+  DescriptorContents contents_;
+  DescriptorContents early_contents_;
   ArenaVector<EarlyCopy> early_;
   ArenaVector<uint64_t> mapped_shared_;  // inodes, before the stop
   ArenaVector<Sender> senders_;  // sockets that were told to send at once; hold_back_senders() undoes it
   ArenaVector<Unsent> unsent_;
   std::span<const MappedFileRange> mapped_;
   std::span<const AddrRange> own_;
-  bool holds_files_ = false;     // fdinfo files in our table
   bool complete_ = false;        // recheck_stopped has succeeded
   int copy_pipe_[2] = {-1, -1};  // only in the stop
   uint32_t copy_pipe_size_ = 0;

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/file_systems.h"
+#include "libckpt_rt/capture/descriptors/kinds/file_systems.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -144,7 +144,7 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       OpenFileRecord r{};
       r.id = d.open_file;
       r.kind = static_cast<uint32_t>(d.kind);
-      r.flags = d.flags | (has_one_name(d) ? kOpenFileOneName : 0u);
+      r.flags = d.flags | (names_.has_one_name(d) ? kOpenFileOneName : 0u);
       r.open_flags = d.now.open_flags;
       r.offset = d.now.offset;
       r.size = d.now.size;

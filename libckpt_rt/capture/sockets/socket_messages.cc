@@ -49,7 +49,7 @@ Result<uint32_t> DescriptorCapture::find_sent(int fd) {
     return arena_full(files_.arena());
   }
   files_.note_change();
-  if (auto done = classify(files_.entries().back()); !done.ok()) return done.error();
+  if (auto done = classifier_.classify(files_.entries().back()); !done.ok()) return done.error();
   return static_cast<uint32_t>(files_.entries().size() - 1);
 }
 

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "image/write/directory/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/file_systems.h"
+#include "libckpt_rt/capture/descriptors/kinds/file_systems.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/kernel/task_list.h"

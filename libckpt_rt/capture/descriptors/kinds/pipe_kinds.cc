@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptors/pipe_kinds.h"
+#include "libckpt_rt/capture/descriptors/kinds/pipe_kinds.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/descriptors/file_systems.h"
+#include "libckpt_rt/capture/descriptors/kinds/file_systems.h"
 
 #include <linux/magic.h>
 #include <sys/statfs.h>
@@ -21,6 +21,13 @@ bool has_volatile_inodes(int64_t type) {
     default:
       return false;
   }
+}
+
+bool has_no_bytes(int64_t type) {
+  constexpr int64_t kSecretMemory = 0x5345434d, kNamespaces = 0x6e736673, kPidFs = 0x50494446,
+                    kDmaBuf = 0x444d4142;
+  return type == kMessageQueues || type == kSecretMemory || type == kNamespaces || type == kPidFs ||
+         type == kDmaBuf;
 }
 
 bool is_made_by_the_kernel(const char* path) {

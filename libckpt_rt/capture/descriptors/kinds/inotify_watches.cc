@@ -1,6 +1,5 @@
-// Watches of inotify(7). fdinfo tells which inodes are watched. By which names they are found again is looked
-// for when the program runs on: those that it used (watch_names.h), else, with the right to do so
-// (CAP_DAC_READ_SEARCH), the one that the file's handle leads to.
+#include "libckpt_rt/capture/descriptors/kinds/inotify_watches.h"
+
 #include <fcntl.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
@@ -9,10 +8,10 @@
 
 #include <cstring>
 
+#include "base/memory/bytes.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/noted/watch_names.h"
-#include "libckpt_rt/capture/descriptors/table/notes.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -143,14 +142,13 @@ size_t find_name(std::string_view mounts, Watch& watch, char* name) {
 
 }  // namespace
 
-// In the stop: what fdinfo says of them, and whether events wait, which cannot be read without taking them.
-Result<void> DescriptorCapture::note_watches(CapturedDescriptor& d, std::string_view text) {
+Result<void> InotifyWatches::keep(CapturedDescriptor& d, std::string_view info) {
   d.watches = {};
-  if (!text.empty()) {
-    char* copy = static_cast<char*>(files_.arena().allocate(text.size(), 1));
+  if (!info.empty()) {
+    char* copy = static_cast<char*>(files_.arena().allocate(info.size(), 1));
     if (copy == nullptr) return arena_full(files_.arena());
-    std::memcpy(copy, text.data(), text.size());
-    d.watches = {copy, text.size()};
+    std::memcpy(copy, info.data(), info.size());
+    d.watches = {copy, info.size()};
   }
   d.flags &= ~static_cast<uint32_t>(kOpenFileEventsLost);
   if (!access_.may_borrow()) return {};
@@ -163,8 +161,7 @@ Result<void> DescriptorCapture::note_watches(CapturedDescriptor& d, std::string_
   return {};
 }
 
-// When threads run again, or in the forked child that writes the image.
-void DescriptorCapture::name_watches() {
+void InotifyWatches::name_all() {
   std::string_view mounts;
   for (CapturedDescriptor& d : files_.entries()) {
     if (d.shares || d.kind != OpenFileKind::kInotify) continue;
@@ -202,7 +199,7 @@ void DescriptorCapture::name_watches() {
 }
 
 // /proc/self/mountinfo, in the arena; empty if it cannot be had.
-std::string_view DescriptorCapture::read_mounts() {
+std::string_view InotifyWatches::read_mounts() const {
   const ScopedFd file(
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/self/mountinfo", O_RDONLY | O_CLOEXEC, 0)));
   constexpr size_t kRoom = 1 << 20;

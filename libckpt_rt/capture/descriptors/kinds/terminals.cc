@@ -1,3 +1,5 @@
+#include "libckpt_rt/capture/descriptors/kinds/terminals.h"
+
 #include <asm/termbits.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -8,11 +10,7 @@
 #include "base/memory/bytes.h"
 #include "base/raii_fd.h"
 #include "image/format/records/terminal_records.h"
-#include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/core/preload_rules.h"
-
-// How the program has set its terminal: without echo, without lines, as editors and pagers do.
 
 namespace ckpt {
 
@@ -58,7 +56,7 @@ Input look_at_input(int master) {
 }  // namespace
 
 // A pseudo-terminal of ours: nobody but the program can make it again.
-Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
+Result<void> Terminals::look_at_master(CapturedDescriptor& d) {
   d.details = nullptr;
   d.details_len = 0;
   const ScopedFd master(access_.borrow(d));
@@ -111,34 +109,39 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
       d.fd, d.path, output ? "into" : "to be read from", number);
 }
 
-Result<void> DescriptorCapture::look_at_terminals_stopped() {
-  for (auto& d : files_.entries()) {
-    if (!d.shares && d.kind == kTerminalMaster) CKPT_TRY(look_at_master(d));
-    if (d.shares || d.kind != OpenFileKind::kTerminal) continue;
-    d.details = nullptr;
-    d.details_len = 0;
-    ScopedFd terminal(access_.borrow(d));
-    int foreground = 0;
-    struct termios settings {};
-    // In the background it is as the shell has set it, for itself.
-    if (!terminal.valid() || sys::call(__NR_ioctl, terminal.get(), TIOCGPGRP, &foreground) != 0 ||
-        foreground != sys::call(__NR_getpgid, 0) ||
-        sys::call(__NR_ioctl, terminal.get(), TCGETS, &settings) != 0) {
-      continue;
-    }
-    TerminalDetail detail{settings.c_iflag, settings.c_oflag, settings.c_lflag, settings.c_line, {}, 0, 0, 0};
-    static_assert(sizeof(detail.characters) == sizeof(settings.c_cc));
-    std::memcpy(detail.characters, settings.c_cc, sizeof(detail.characters));
-    struct winsize size {};
-    sys::call(__NR_ioctl, terminal.get(), TIOCGWINSZ, &size);
-    detail.rows = size.ws_row;
-    detail.columns = size.ws_col;
-    ByteWriter out(files_.arena());
-    out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kTerminal), sizeof(detail)});
-    out.put(detail);
-    if (!out.ok()) return arena_full(files_.arena());
-    d.details = out.span().data();
-    d.details_len = static_cast<uint32_t>(out.size());
+Result<void> Terminals::look_at_terminal(CapturedDescriptor& d) {
+  d.details = nullptr;
+  d.details_len = 0;
+  const ScopedFd terminal(access_.borrow(d));
+  int foreground = 0;
+  struct termios settings {};
+  // In the background it is as the shell has set it, for itself.
+  if (!terminal.valid() || sys::call(__NR_ioctl, terminal.get(), TIOCGPGRP, &foreground) != 0 ||
+      foreground != sys::call(__NR_getpgid, 0) ||
+      sys::call(__NR_ioctl, terminal.get(), TCGETS, &settings) != 0) {
+    return {};
+  }
+  TerminalDetail detail{settings.c_iflag, settings.c_oflag, settings.c_lflag, settings.c_line, {}, 0, 0, 0};
+  static_assert(sizeof(detail.characters) == sizeof(settings.c_cc));
+  std::memcpy(detail.characters, settings.c_cc, sizeof(detail.characters));
+  struct winsize size {};
+  sys::call(__NR_ioctl, terminal.get(), TIOCGWINSZ, &size);
+  detail.rows = size.ws_row;
+  detail.columns = size.ws_col;
+  ByteWriter out(files_.arena());
+  out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kTerminal), sizeof(detail)});
+  out.put(detail);
+  if (!out.ok()) return arena_full(files_.arena());
+  d.details = out.span().data();
+  d.details_len = static_cast<uint32_t>(out.size());
+  return {};
+}
+
+Result<void> Terminals::look_stopped() {
+  for (CapturedDescriptor& d : files_.entries()) {
+    if (d.shares) continue;
+    if (d.kind == kTerminalMaster) CKPT_TRY(look_at_master(d));
+    if (d.kind == OpenFileKind::kTerminal) CKPT_TRY(look_at_terminal(d));
   }
   return {};
 }
