@@ -7,7 +7,6 @@
 #include "libckpt_rt/capture/descriptors/noted/file_signals.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/descriptors/table/sample.h"
-#include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -27,7 +26,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_ = ArenaVector<EarlyCopy>(arena);
   mapped_shared_ = ArenaVector<uint64_t>(arena);
   notes_.begin(arena);
-  senders_ = ArenaVector<Sender>(arena);
+  sockets_.begin(arena);
   unsent_ = ArenaVector<Unsent>(arena);
   complete_ = false;
   sampling_.forget();
@@ -74,18 +73,18 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   }
   if (files_.has_changed() || files_.is_refused()) CKPT_TRY(files_.sort_by_open_file());
   SocketLook sockets(files_.arena());
-  CKPT_TRY(look_at_sockets(sockets));
+  CKPT_TRY(sockets_.look(sockets));
   if (files_.has_changed()) CKPT_TRY(files_.sort_by_open_file());
   files_.number_open_files();
-  CKPT_TRY(describe_sockets(sockets));
+  CKPT_TRY(sockets_.describe(sockets));
   CKPT_TRY(terminals_.look_stopped());
-  decide_kinds_of_ends(files_, access_, has_partners_);
+  decide_kinds_of_ends(files_, access_, partners_.any);
   CKPT_TRY(list_owners());
   CKPT_TRY(copy_contents_stopped());
   // Another member may have one as well: the coordinator compares them.
-  if (!has_partners_) close_in_flight();
+  if (!partners_.any) close_in_flight();
   // hold_back_senders() borrows them once more.
-  if (senders_.size() == 0) access_.give_up();
+  if (!sockets_.has_senders()) access_.give_up();
   complete_ = true;
   return write_notes();
 }
@@ -129,9 +128,14 @@ Result<void> DescriptorCapture::find_changes() {
   return {};
 }
 
+void DescriptorCapture::hold_back_senders() {
+  sockets_.hold_back_senders();
+  if (complete_) access_.give_up();
+}
+
 void DescriptorCapture::release() {
   await_samples();
-  if (senders_.size() != 0) hold_back_senders();
+  if (sockets_.has_senders()) hold_back_senders();
   if (unsent_.size() != 0) send_the_rest();
   // Once only: the arena may be gone when the destructor comes.
   if (held_.holds_any()) {

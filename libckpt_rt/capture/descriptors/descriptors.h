@@ -30,7 +30,9 @@
 #include "libckpt_rt/capture/descriptors/table/contents.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/descriptors/table/open_files.h"
+#include "libckpt_rt/capture/descriptors/table/partners.h"
 #include "libckpt_rt/capture/descriptors/table/sampling.h"
+#include "libckpt_rt/capture/sockets/sockets.h"
 #include "libckpt_rt/core/threads/of_ours/other_threads.h"
 
 namespace ckpt {
@@ -40,11 +42,6 @@ struct MappedFileRange {
   uint64_t device, inode;
   uint64_t offset, length;  // bytes in the file
 };
-
-struct SocketLook;
-struct SocketMessage;
-struct SocketState;
-struct UnixSocketFacts;
 
 class DescriptorCapture {
  public:
@@ -74,16 +71,15 @@ class DescriptorCapture {
   // prepare.
   void save_contents();
   // Open files that wait in sockets, which we have open to look at them. Before the program runs.
-  void close_in_flight();
+  void close_in_flight() { sockets_.close_in_flight(); }
   // A descriptor of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { sampling_.hide(fd); }
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
   // and connections, and a process that can read one saves its bytes. Before recheck_stopped.
-  void expect_partners() { has_partners_ = true; }
+  void expect_partners() { partners_.any = true; }
   // The job has members on other hosts: drained() is called when all that was sent to them has arrived, and
   // returns when that is so everywhere.
-  using Drained = Result<void> (*)(std::span<const job::Bookmark> connections);
-  void expect_hosts(Drained drained) { drained_ = drained; }
+  void expect_hosts(Partners::Drained drained) { partners_.drained = drained; }
   void release();
   // Part of release(); for a forked child, which writes the image while its parent releases.
   void name_watches() { inotify_.name_all(); }
@@ -106,24 +102,19 @@ class DescriptorCapture {
   std::span<const CapturedDescriptor> entries() const { return files_.entries().span(); }
   size_t descriptor_count() const { return files_.entries().size(); }
   // A number of the program's that leads to this TCP socket; -1: none.
-  int tcp_socket(uint64_t inode) const;
+  int tcp_socket(uint64_t inode) const { return sockets_.tcp_socket(inode); }
 
  private:
   bool saves_contents_ = false;
   uint64_t contents_room_ = 0;  // bytes of such that may still be copied
   uint64_t plain_device_ = 0;   // a device whose files are files
   std::span<std::byte> ahead_;  // memory for them
-  bool has_partners_ = false;
-  Drained drained_ = nullptr;
+  Partners partners_;
   // Messages that were taken out of a queue, and found no place in it again: QueueMessages.
   struct Unsent {
     int queue;  // ours
     const std::byte* at;
     const std::byte* end;
-  };
-  struct Sender {
-    uint32_t entry;  // in entries_
-    int cork, no_delay;
   };
   // Content of a file, copied before the stop; good if nothing changed since.
   struct EarlyCopy {
@@ -135,26 +126,6 @@ class DescriptorCapture {
 
   Result<void> find_changes();
   Result<void> list_owners();
-
-  // libckpt_rt/capture/sockets
-  Result<void> look_at_sockets(SocketLook& look);
-  Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
-  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts, int socket);
-  Result<void> drain_to_other_hosts(SocketLook& look);
-  Result<void> look_at_connections(SocketLook& look);
-  Result<void> look_at_far_end(SocketLook& look, SocketState& s);
-  Result<void> name_waiting(const SocketState& s);
-  Result<void> name_hidden_filter(const CapturedDescriptor& d);
-  Result<void> forbid_for_now(const char* what, const CapturedDescriptor& d);
-  Result<void> let_senders_send(SocketLook& look);
-  static bool is_loopback(const sockaddr_storage& address);
-  Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
-  Result<void> look_at_unaccepted(SocketLook& look, SocketState& s, int socket);
-  Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
-  Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
-  Result<uint32_t> find_sent(int fd);
-  Result<void> describe_sockets(SocketLook& look);
-  Result<void> decide_outside(SocketState& s);
 
   // content.cc
   Result<bool> copy_early(const CapturedDescriptor& d);
@@ -200,10 +171,10 @@ class DescriptorCapture {
   Classifier classifier_{files_, access_, names_, epolls_, inotify_};
   HeldInfo held_{files_, access_, classifier_};
   DescriptorContents contents_;
+  SocketCapture sockets_{files_, access_, notes_, contents_, classifier_, partners_};
   DescriptorContents early_contents_;
   ArenaVector<EarlyCopy> early_;
   ArenaVector<uint64_t> mapped_shared_;  // inodes, before the stop
-  ArenaVector<Sender> senders_;  // sockets that were told to send at once; hold_back_senders() undoes it
   ArenaVector<Unsent> unsent_;
   std::span<const MappedFileRange> mapped_;
   std::span<const AddrRange> own_;

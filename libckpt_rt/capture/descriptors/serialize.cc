@@ -62,14 +62,14 @@ Result<void> DescriptorCapture::write_notes() {
     const auto process = static_cast<int64_t>(d.value);
     // Only a restart knows which processes are in the job.
     if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid() &&
-        !has_partners_) {
+        !partners_.any) {
       CKPT_TRY(notes_.add(
           kChanged,
           "descriptor {} is a pidfd of process {}, which is not in the image: after a restart it says that "
           "the process has ended",
           d.fd, process));
     }
-    if (!d.shares && d.kind == OpenFileKind::kPidFd && has_partners_ && is_of_other_thread(d)) {
+    if (!d.shares && d.kind == OpenFileKind::kPidFd && partners_.any && is_of_other_thread(d)) {
       constexpr std::string_view kSent = "a descriptor that waits to be received";
       char name[40];
       const auto end = fmt::format_to_n(name, sizeof(name), "descriptor {}", d.fd);
@@ -129,7 +129,7 @@ Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
   }
   if (process == self && thread == self) return note_half_read(d, path);
   if (process == 0) return {};
-  if (has_partners_ && thread == process) return {};  // it may be in the job
+  if (partners_.any && thread == process) return {};  // it may be in the job
   return notes_.add(
       kChanged,
       "descriptor {} ({}) is about {} {}: after a restart it is about what has that number then, or reads as "

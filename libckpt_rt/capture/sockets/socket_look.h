@@ -16,12 +16,13 @@
 namespace ckpt {
 
 struct SocketState {
-  uint32_t entry;  // index in DescriptorCapture::entries_
+  uint32_t entry;  // index in OpenFiles::entries()
   SocketDetail detail;
   SocketLinkDetail link;
   SocketFileDetail file;           // mode 0: none
   const char *directory, *now_at;  // of `file`
   SocketPeerDetail made_by;        // pid 0: the kernel does not tell
+  const UnixSocketFacts* facts;    // of a Unix socket
   bool connection;                 // TCP, neither listening nor new
   bool pair;                       // Unix, with another end or one that is gone
   short ready;                     // what poll(2) says
@@ -47,7 +48,7 @@ struct SocketLook {
   explicit SocketLook(Arena& a) : sockets(a), messages(a), files(a), options(a), diag(a) {}
   ArenaVector<SocketState> sockets;
   ArenaVector<SocketMessage> messages;
-  ArenaVector<uint32_t> files;  // indices of entries_
+  ArenaVector<uint32_t> files;  // indices of OpenFiles::entries()
   ByteWriter options;
   SocketDiag diag;
   std::string_view groups4, groups6;  // /proc/net/igmp, igmp6, once read

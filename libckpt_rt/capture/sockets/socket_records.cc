@@ -1,19 +1,81 @@
+#include "libckpt_rt/capture/sockets/socket_records.h"
+
 #include <sys/stat.h>
 
 #include <netinet/tcp.h>
 
 #include <cstring>
 
-#include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/table/notes.h"
-#include "libckpt_rt/capture/sockets/socket_look.h"
+#include "image/format/object_number.h"
 #include "libckpt_rt/core/preload_rules.h"
-
-// What was found out about sockets, as details of their records. Open files have their numbers now.
 
 namespace ckpt {
 
-Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
+namespace {
+
+template <typename T>
+void put_detail(ByteWriter& out, OpenFileDetail type, const T& detail) {
+  out.put(DetailHeader{static_cast<uint32_t>(type), sizeof(detail)});
+  out.put(detail);
+}
+
+void put_names(const SocketState& s, ByteWriter& out) {
+  const uint32_t names = (s.detail.address_len + s.detail.peer_len + 7u) & ~7u;
+  out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocket),
+                       static_cast<uint32_t>(sizeof(s.detail)) + names});
+  out.put(s.detail);
+  out.raw(&s.address, s.detail.address_len);
+  out.raw(&s.peer, s.detail.peer_len);
+  out.pad_to(8);
+}
+
+void put_file(const SocketState& s, ByteWriter& out) {
+  const uint32_t places = (s.file.directory_len + s.file.now_len + 7u) & ~7u;
+  out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketFile),
+                       static_cast<uint32_t>(sizeof(s.file)) + places});
+  out.put(s.file);
+  out.raw(s.directory, s.file.directory_len);
+  out.raw(s.now_at, s.file.now_len);
+  out.pad_to(8);
+}
+
+// Clients that wait to be accepted, and are gone.
+void put_abandoned(const SocketState& s, ByteWriter& out) {
+  for (const SocketDiag::Ends& ends : s.closed) {
+    AbandonedClientDetail client{{}, {}, ends.client.port, ends.server.port, ends.scope, 0, 0};
+    std::memcpy(client.client, ends.client.address, sizeof(client.client));
+    std::memcpy(client.server, ends.server.address, sizeof(client.server));
+    put_detail(out, OpenFileDetail::kAbandonedClient, client);
+  }
+  for (uint32_t i = 0; i < s.reset_count; ++i)
+    put_detail(out, OpenFileDetail::kAbandonedClient, AbandonedClientDetail{{}, {}, 0, 0, 0, 1, 0});
+}
+
+}  // namespace
+
+Result<void> SocketRecords::put_messages(const SocketLook& look, const SocketState& s, ByteWriter& out) {
+  const CapturedDescriptor& d = files_.entries()[s.entry];
+  const uint64_t object = object_number(d.now.device, d.now.inode);
+  for (uint32_t i = 0; i < s.message_count; ++i) {
+    const SocketMessage& m = look.messages[s.first_message + i];
+    const uint32_t name = (m.detail.address_len + 3u) & ~3u;
+    const uint32_t body = (name + m.detail.file_count * 4u + 7u) & ~7u;
+    out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketMessage),
+                         static_cast<uint32_t>(sizeof(m.detail)) + body});
+    out.put(m.detail);
+    out.raw(m.address, m.detail.address_len);
+    out.pad_to(4);
+    for (uint32_t f = 0; f < m.detail.file_count; ++f)
+      out.put(files_.entries()[look.files[m.first_file + f]].open_file);
+    out.pad_to(8);
+    if (m.detail.length != 0 &&
+        !contents_.push_back({d.open_file, object, m.detail.number, m.bytes, m.detail.length}))
+      return arena_full(files_.arena());
+  }
+  return {};
+}
+
+Result<void> SocketRecords::describe(SocketLook& look) {
   struct Range {
     size_t at, length;
   };
@@ -21,62 +83,15 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
   ArenaVector<Range> ranges(files_.arena());
   for (SocketState& s : look.sockets) {
     const size_t at = out.size();
-    CapturedDescriptor& d = files_.entries()[s.entry];
-    if (d.kind != OpenFileKind::kOther) {
+    if (files_.entries()[s.entry].kind != OpenFileKind::kOther) {
       CKPT_TRY(decide_outside(s));
-      SocketDetail detail = s.detail;
-      const uint32_t names = (detail.address_len + detail.peer_len + 7u) & ~7u;
-      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocket),
-                           static_cast<uint32_t>(sizeof(detail)) + names});
-      out.put(detail);
-      out.raw(&s.address, detail.address_len);
-      out.raw(&s.peer, detail.peer_len);
-      out.pad_to(8);
-      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketLink), sizeof(s.link)});
-      out.put(s.link);
-      if (s.made_by.pid != 0) {
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketPeer), sizeof(s.made_by)});
-        out.put(s.made_by);
-      }
-      if (s.file.mode != 0) {
-        const uint32_t places = (s.file.directory_len + s.file.now_len + 7u) & ~7u;
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketFile),
-                             static_cast<uint32_t>(sizeof(s.file)) + places});
-        out.put(s.file);
-        out.raw(s.directory, s.file.directory_len);
-        out.raw(s.now_at, s.file.now_len);
-        out.pad_to(8);
-      }
+      put_names(s, out);
+      put_detail(out, OpenFileDetail::kSocketLink, s.link);
+      if (s.made_by.pid != 0) put_detail(out, OpenFileDetail::kSocketPeer, s.made_by);
+      if (s.file.mode != 0) put_file(s, out);
       out.raw(look.options.span().data() + s.options_at, s.options_length);
-      for (const SocketDiag::Ends& ends : s.closed) {
-        AbandonedClientDetail client{{}, {}, ends.client.port, ends.server.port, ends.scope, 0, 0};
-        std::memcpy(client.client, ends.client.address, sizeof(client.client));
-        std::memcpy(client.server, ends.server.address, sizeof(client.server));
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAbandonedClient), sizeof(client)});
-        out.put(client);
-      }
-      for (uint32_t i = 0; i < s.reset_count; ++i) {
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kAbandonedClient),
-                             sizeof(AbandonedClientDetail)});
-        out.put(AbandonedClientDetail{{}, {}, 0, 0, 0, 1, 0});
-      }
-      const uint64_t object = object_number(d.now.device, d.now.inode);
-      for (uint32_t i = 0; i < s.message_count; ++i) {
-        const SocketMessage& m = look.messages[s.first_message + i];
-        const uint32_t name = (m.detail.address_len + 3u) & ~3u;
-        const uint32_t body = (name + m.detail.file_count * 4u + 7u) & ~7u;
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketMessage),
-                             static_cast<uint32_t>(sizeof(m.detail)) + body});
-        out.put(m.detail);
-        out.raw(m.address, m.detail.address_len);
-        out.pad_to(4);
-        for (uint32_t f = 0; f < m.detail.file_count; ++f)
-          out.put(files_.entries()[look.files[m.first_file + f]].open_file);
-        out.pad_to(8);
-        if (m.detail.length != 0 &&
-            !contents_.push_back({d.open_file, object, m.detail.number, m.bytes, m.detail.length}))
-          return arena_full(files_.arena());
-      }
+      put_abandoned(s, out);
+      CKPT_TRY(put_messages(look, s, out));
     }
     if (!ranges.push_back({at, out.size() - at})) return arena_full(files_.arena());
   }
@@ -97,8 +112,7 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
   return {};
 }
 
-// By what describe_sockets() has written.
-int DescriptorCapture::tcp_socket(uint64_t inode) const {
+int SocketRecords::tcp_socket(uint64_t inode) const {
   int fd = -1;
   bool is_tcp = false;
   for (const CapturedDescriptor& d : files_.entries()) {
@@ -115,20 +129,12 @@ int DescriptorCapture::tcp_socket(uint64_t inode) const {
   return is_tcp ? fd : -1;
 }
 
-Result<void> DescriptorCapture::name_hidden_filter(const CapturedDescriptor& d) {
-  return notes_.add(
-      kChanged,
-      "descriptor {} ({}): a program of eBPF decides what it takes (SO_ATTACH_BPF), which nobody can "
-      "read: after a restart it takes all",
-      d.fd, d.path);
-}
-
 // Which connections lead out of the process, and what becomes of them.
-Result<void> DescriptorCapture::decide_outside(SocketState& s) {
+Result<void> SocketRecords::decide_outside(SocketState& s) {
   CapturedDescriptor& d = files_.entries()[s.entry];
   if (s.link.peer != 0 && !files_.has_socket(s.link.peer)) s.link.flags |= kLinkOutside;
   if (s.link.listener != 0 && !files_.has_socket(s.link.listener)) s.link.flags |= kLinkOutside;
-  if ((s.link.flags & kLinkOutside) == 0 || has_partners_) return {};
+  if ((s.link.flags & kLinkOutside) == 0 || partners_.any) return {};
   if (s.pair && s.detail.type == SOCK_DGRAM && s.detail.peer_len != 0) {
     d.kind = OpenFileKind::kSocket;  // connected again by its name
     return {};

@@ -1,20 +1,14 @@
+#include "libckpt_rt/capture/sockets/waiting_messages.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/kcmp.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/table/notes.h"
-#include "libckpt_rt/capture/descriptors/table/sample.h"
-#include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
-
-// What waits to be received. MSG_PEEK with an offset (SO_PEEK_OFF) reads on without taking anything; the
-// offset and what else was set are put back before the program runs.
 
 namespace ckpt {
 namespace {
@@ -24,44 +18,8 @@ constexpr int kScmPidfd = 4;
 
 }  // namespace
 
-// A descriptor in our table that came with a message: which of files_.entries() it is, a new one if none.
-Result<uint32_t> DescriptorCapture::find_sent(int fd) {
-  struct stat st {};
-  sys::call(__NR_fstat, fd, &st);
-  for (uint32_t i = 0; i < files_.entries().size(); ++i) {
-    const CapturedDescriptor& d = files_.entries()[i];
-    if (d.now.inode != st.st_ino || d.now.device != st.st_dev) continue;
-    const bool one_file = S_ISSOCK(st.st_mode) && (d.now.open_flags & O_PATH) == 0;
-    const long r = one_file ? 0 : sys::call(__NR_kcmp, access_.tid_of(d), sys::gettid(), KCMP_FILE, d.fd, fd);
-    if (r != 0 && r != -EPERM && r != -ENOSYS && r != -EACCES) continue;
-    if (r < 0) files_.note_refusal();
-    sys::call(__NR_close, fd);
-    return i;
-  }
-  CapturedDescriptor d{};
-  d.fd = fd;
-  d.in_flight = true;
-  d.proc_fd = d.partner = -1;
-  d.eventfd_id = -1;
-  sample_own_descriptor(fd, -1, d.now);
-  if (!files_.entries().push_back(d)) {
-    sys::call(__NR_close, fd);
-    return arena_full(files_.arena());
-  }
-  files_.note_change();
-  if (auto done = classifier_.classify(files_.entries().back()); !done.ok()) return done.error();
-  return static_cast<uint32_t>(files_.entries().size() - 1);
-}
-
-void DescriptorCapture::close_in_flight() {
-  for (auto& d : files_.entries()) {
-    if (d.in_flight && d.fd >= 0) sys::call(__NR_close, d.fd);
-    if (d.in_flight) d.fd = -1;
-  }
-}
-
 // Descriptors and credentials of one message. The kernel has put the descriptors into our table.
-Result<void> DescriptorCapture::take_control(SocketLook& look, const msghdr& header, SocketMessage& message) {
+Result<void> WaitingMessages::take_control(SocketLook& look, const msghdr& header, SocketMessage& message) {
   message.first_file = static_cast<uint32_t>(look.files.size());
   Result<void> result;
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&header), c)) {
@@ -82,7 +40,7 @@ Result<void> DescriptorCapture::take_control(SocketLook& look, const msghdr& hea
           sys::call(__NR_close, fd);
           continue;
         }
-        auto entry = find_sent(fd);
+        auto entry = sent_.find(fd);
         if (!entry.ok()) {
           result = entry.error();
         } else if (!look.files.push_back(*entry)) {
@@ -109,7 +67,7 @@ bool first_is_empty(int socket) {
 
 }  // namespace
 
-Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, int socket) {
+Result<void> WaitingMessages::peek(SocketLook& look, SocketState& s, int socket) {
   const bool stream = s.detail.type == SOCK_STREAM;
   const bool unix_socket = s.detail.domain == AF_UNIX;
   const int fd = files_.entries()[s.entry].fd;
@@ -235,7 +193,7 @@ int count_in_line(int socket) {
 
 // What waits in a TCP connection, the urgent byte apart. One call takes all: SO_PEEK_OFF does not count the
 // place of the urgent byte.
-Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, int socket) {
+Result<void> WaitingMessages::peek_stream(SocketLook& look, SocketState& s, int socket) {
   s.first_message = static_cast<uint32_t>(look.messages.size());
   int waiting = 0, before = -1, length = sizeof(before);
   if (sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &before, &length) == 0)

@@ -1,3 +1,5 @@
+#include "libckpt_rt/capture/sockets/unsent_bytes.h"
+
 #include <errno.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
@@ -5,7 +7,9 @@
 #include <sys/ioctl.h>
 
 #include "base/clock.h"
-#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "base/raii_fd.h"
+#include "image/format/object_number.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -42,8 +46,13 @@ struct FarConnections {
 
 }  // namespace
 
-// Other members of the job wait for the bytes that our ends of connections hold back.
-Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
+bool is_loopback(const sockaddr_storage& address) {
+  const Endpoint e = endpoint_of(address);
+  constexpr uint8_t kSix[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  return is_ipv4(e) ? e.address[12] == 127 : std::memcmp(e.address, kSix, 16) == 0;
+}
+
+Result<void> UnsentBytes::let_senders_send(SocketLook& look) {
   for (const SocketState& s : look.sockets) {
     const CapturedDescriptor& d = files_.entries()[s.entry];
     if (!s.connection || d.in_flight) continue;
@@ -58,17 +67,15 @@ Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
   return {};
 }
 
-void DescriptorCapture::hold_back_senders() {
+void UnsentBytes::hold_back_senders() {
   for (const Sender& s : senders_) {
     const ScopedFd socket(access_.borrow(files_.entries()[s.entry]));
     if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
   }
   senders_.clear();
-  if (complete_) access_.give_up();
 }
 
-Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
-  if (drained_ == nullptr) return {};
+Result<void> UnsentBytes::drain_to_other_hosts(SocketLook& look, Partners::Drained drained) {
   FarConnections far{ArenaVector<FarConnection>(files_.arena())};
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     const SocketState& s = look.sockets[i];
@@ -132,7 +139,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
         info.tcpi_state == kCloseWait || info.tcpi_state == kLastAck || info.tcpi_state == kClosing ? 1 : 0;
     if (!bookmarks.push_back(b)) return arena_full(files_.arena());
   }
-  return drained_(bookmarks.span());
+  return drained(bookmarks.span());
 }
 
 }  // namespace ckpt

@@ -1,0 +1,36 @@
+// What waits to be received. MSG_PEEK with an offset (SO_PEEK_OFF) reads on without taking anything; the
+// offset and what else was set are put back before the program runs.
+//
+// Owner:     SocketCapture. Callers: the agent, in the stop, with the turn of the socket (socket_turn.h).
+// Never:     takes a byte, a message or an error out of a socket.
+#pragma once
+
+#include "base/result.h"
+#include "libckpt_rt/capture/descriptors/table/notes.h"
+#include "libckpt_rt/capture/descriptors/table/open_files.h"
+#include "libckpt_rt/capture/sockets/sent_files.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
+
+namespace ckpt {
+
+class WaitingMessages {
+ public:
+  WaitingMessages(OpenFiles& files, DescriptorNotes& notes, SentFiles& sent)
+      : files_(files), notes_(notes), sent_(sent) {}
+  WaitingMessages(const WaitingMessages&) = delete;
+  WaitingMessages& operator=(const WaitingMessages&) = delete;
+
+  // Of a Unix socket, or one with datagrams. `socket`: a duplicate of it in our table.
+  Result<void> peek(SocketLook& look, SocketState& s, int socket);
+  // Of a TCP connection.
+  Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
+
+ private:
+  Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
+
+  OpenFiles& files_;
+  DescriptorNotes& notes_;
+  SentFiles& sent_;
+};
+
+}  // namespace ckpt
