@@ -19,15 +19,11 @@ constexpr uint32_t kMostPathsInStop = 256;  // 3 µs each
 
 Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   release();
-  attribute_ = nullptr;
   files_.begin(arena);
   contents_ = DescriptorContents(arena);
-  early_contents_ = DescriptorContents(arena);
-  early_ = ArenaVector<EarlyCopy>(arena);
-  mapped_shared_ = ArenaVector<uint64_t>(arena);
+  file_contents_.begin(arena);
   notes_.begin(arena);
   sockets_.begin(arena);
-  unsent_ = ArenaVector<Unsent>(arena);
   complete_ = false;
   sampling_.forget();
   CKPT_TRY(access_.begin(arena, tid));
@@ -52,7 +48,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
     if (!files_.entries().push_back(d)) return arena_full(files_.arena());
   }
   CKPT_TRY(files_.sort_by_open_file());
-  return copy_large_early();
+  return file_contents_.copy_ahead();
 }
 
 Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
@@ -80,7 +76,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   CKPT_TRY(terminals_.look_stopped());
   decide_kinds_of_ends(files_, access_, partners_.any);
   CKPT_TRY(list_owners());
-  CKPT_TRY(copy_contents_stopped());
+  CKPT_TRY(file_contents_.copy_stopped());
   // Another member may have one as well: the coordinator compares them.
   if (!partners_.any) close_in_flight();
   // hold_back_senders() borrows them once more.
@@ -136,7 +132,7 @@ void DescriptorCapture::hold_back_senders() {
 void DescriptorCapture::release() {
   await_samples();
   if (sockets_.has_senders()) hold_back_senders();
-  if (unsent_.size() != 0) send_the_rest();
+  file_contents_.send_the_rest();
   // Once only: the arena may be gone when the destructor comes.
   if (held_.holds_any()) {
     if (complete_) {
@@ -149,7 +145,7 @@ void DescriptorCapture::release() {
     held_.close_all();
   }
   close_in_flight();
-  close_copy_pipe();
+  file_contents_.close_pipe();
   access_.give_up();
 }
 

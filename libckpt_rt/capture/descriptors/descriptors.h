@@ -23,6 +23,7 @@
 #include "base/result.h"
 #include "image/format/object_number.h"
 #include "job/format/wire.h"
+#include "libckpt_rt/capture/descriptors/content/file_contents.h"
 #include "libckpt_rt/capture/descriptors/kinds/classifier.h"
 #include "libckpt_rt/capture/descriptors/kinds/held_info.h"
 #include "libckpt_rt/capture/descriptors/kinds/terminals.h"
@@ -37,12 +38,6 @@
 
 namespace ckpt {
 
-// A range of a memfd or deleted file that the memory half of the image saves (it is mapped shared).
-struct MappedFileRange {
-  uint64_t device, inode;
-  uint64_t offset, length;  // bytes in the file
-};
-
 class DescriptorCapture {
  public:
   DescriptorCapture() = default;
@@ -55,7 +50,7 @@ class DescriptorCapture {
   Result<void> prepare(Arena& arena, int tid);
   // Ranges of files that another part of the image saves; call before recheck_stopped. The span must stay
   // valid.
-  void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
+  void skip_mapped(std::span<const MappedFileRange> ranges) { file_contents_.skip_mapped(ranges); }
   // Mappings that are there for this checkpoint alone, for the stop.
   void know_own(std::span<const AddrRange> ranges) { own_ = ranges; }
   // sharers: threads that have the program's descriptor table. Without any everything is read from outside,
@@ -69,7 +64,7 @@ class DescriptorCapture {
   void set_saved_files(int directory, bool of_job) { names_.set_saved_files(directory, of_job); }
   // The image is to have the bytes of files that the program can change in place, 16 MiB at most. Before
   // prepare.
-  void save_contents();
+  void save_contents() { file_contents_.save_named(); }
   // Open files that wait in sockets, which we have open to look at them. Before the program runs.
   void close_in_flight() { sockets_.close_in_flight(); }
   // A descriptor of ours is in the program's table at the stop. -1: none.
@@ -105,61 +100,14 @@ class DescriptorCapture {
   int tcp_socket(uint64_t inode) const { return sockets_.tcp_socket(inode); }
 
  private:
-  bool saves_contents_ = false;
-  uint64_t contents_room_ = 0;  // bytes of such that may still be copied
-  uint64_t plain_device_ = 0;   // a device whose files are files
-  std::span<std::byte> ahead_;  // memory for them
   Partners partners_;
-  // Messages that were taken out of a queue, and found no place in it again: QueueMessages.
-  struct Unsent {
-    int queue;  // ours
-    const std::byte* at;
-    const std::byte* end;
-  };
-  // Content of a file, copied before the stop; good if nothing changed since.
-  struct EarlyCopy {
-    uint64_t device, inode, size;
-    uint32_t links;
-    int64_t mtime_ns, ctime_ns;
-    size_t first, count;  // in early_contents_
-  };
-
   Result<void> find_changes();
   Result<void> list_owners();
-
-  // content.cc
-  Result<bool> copy_early(const CapturedDescriptor& d);
-  Result<void> copy_large_early();
-  Result<void> copy_contents_stopped();
-  Result<void> copy_pipe(size_t first_in_order);
-  // message_queues.cc
-  Result<void> copy_messages(size_t first_in_order);
-  void send_the_rest();
-  void close_copy_pipe();
-  bool list_mapped_shared();
-  Result<void> copy_file(const CapturedDescriptor& d, DescriptorContents& to);
-  bool take_early_copy(const CapturedDescriptor& d);
-  int open_for_reading(const CapturedDescriptor& d, bool& shares_offset);
-  // named_content.cc
-  bool may_overwrite(size_t first_in_order);
-  bool can_change_in_place(size_t first_in_order);
-  Result<void> note_too_long(size_t count, const CapturedDescriptor& first);
-  bool take_room(uint64_t bytes) {
-    if (bytes > contents_room_) return false;
-    contents_room_ -= bytes;
-    return true;
-  }
-  uint64_t room_for_contents() const;
-  std::byte* take_memory(uint64_t bytes);
-  void get_memory_ahead(uint64_t bytes);
 
   // serialize.cc
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
   Result<void> note_half_read(const CapturedDescriptor& d, std::string_view rest);
-  // content.cc
-  Result<void> take_attributes(CapturedDescriptor& d);
-  std::byte* attribute_ = nullptr;  // room for the longest value of an attribute, of the arena
   DescriptorAccess access_;
   OpenFiles files_{access_};
   DescriptorSampling sampling_{files_, access_};
@@ -171,16 +119,10 @@ class DescriptorCapture {
   Classifier classifier_{files_, access_, names_, epolls_, inotify_};
   HeldInfo held_{files_, access_, classifier_};
   DescriptorContents contents_;
+  FileContents file_contents_{files_, access_, notes_, contents_};
   SocketCapture sockets_{files_, access_, notes_, contents_, classifier_, partners_};
-  DescriptorContents early_contents_;
-  ArenaVector<EarlyCopy> early_;
-  ArenaVector<uint64_t> mapped_shared_;  // inodes, before the stop
-  ArenaVector<Unsent> unsent_;
-  std::span<const MappedFileRange> mapped_;
   std::span<const AddrRange> own_;
-  bool complete_ = false;        // recheck_stopped has succeeded
-  int copy_pipe_[2] = {-1, -1};  // only in the stop
-  uint32_t copy_pipe_size_ = 0;
+  bool complete_ = false;  // recheck_stopped has succeeded
 };
 
 }  // namespace ckpt

@@ -1,17 +1,15 @@
+#include "libckpt_rt/capture/descriptors/content/message_queues.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/descriptors/table/notes.h"
+#include "image/format/object_number.h"
 #include "libckpt_rt/capture/sockets/socket_turn.h"
+#include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
-
-// POSIX message queues. Nobody can look at a message without taking it. So in the stop one process after the
-// other takes all messages out and sends them again: the kernel puts them into the same order. Threads of the
-// job that wait for the queue have left it to stand; a thread of another program may not have.
 
 namespace ckpt {
 namespace {
@@ -58,7 +56,7 @@ const std::byte* send_all(int queue, const std::byte* at, const std::byte* end, 
 
 }  // namespace
 
-Result<void> DescriptorCapture::copy_messages(size_t first_in_order) {
+Result<void> MessageQueues::copy(size_t first_in_order, DescriptorContents& to) {
   CapturedDescriptor& head = files_.in_order(first_in_order);
   const std::string_view path(head.path, head.path_len);
   // Of our own: the program's may be for one direction only, and waits.
@@ -117,13 +115,13 @@ Result<void> DescriptorCapture::copy_messages(size_t first_in_order) {
   }
   if (taken != count || left != end)
     return forbid("a process that is not in the checkpoint uses it at this moment");
-  if (!contents_.push_back({head.open_file, object_number(head.now.device, head.now.inode), 0, all,
-                            static_cast<uint64_t>(end - all)}))
+  if (!to.push_back({head.open_file, object_number(head.now.device, head.now.inode), 0, all,
+                     static_cast<uint64_t>(end - all)}))
     return arena_full(files_.arena());
   return {};
 }
 
-void DescriptorCapture::send_the_rest() {
+void MessageQueues::send_the_rest() {
   for (Unsent& u : unsent_) {
     sys::call(__NR_fcntl, u.queue, F_SETFL, 0L);
     const int64_t until = now_ns(CLOCK_REALTIME) + kLongestSend;
