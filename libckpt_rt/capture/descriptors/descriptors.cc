@@ -82,7 +82,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   // hold_back_senders() borrows them once more.
   if (!sockets_.has_senders()) access_.give_up();
   complete_ = true;
-  return write_notes();
+  return losses_.note_all();
 }
 
 Result<void> DescriptorCapture::begin_sampling(int tid, OtherThreads sharers) {

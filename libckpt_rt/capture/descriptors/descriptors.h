@@ -9,6 +9,16 @@
 //              recheck_stopped    all threads stand: what changed since, offsets, flags, bytes in pipes
 //              release            program running again: last looks that need no stop; gives up files of ours
 //              serialize          program running: OpenFile, Descriptor, FileContent, Note records
+// Parts:     each has one job; DescriptorCapture calls them, in order:
+//   OpenFiles           the descriptors, and which are one open file
+//     DescriptorAccess    how the agent gets at them
+//     DescriptorSampling  what each is in the stop
+//   Classifier          kind, path and details of each: FileNames, EpollWatches, InotifyWatches
+//     HeldInfo            fdinfo that the stop reads again
+//   SocketCapture       sockets, and what waits in them
+//   Terminals
+//   FileContents        bytes of files, pipes and queues
+//   DescriptorLosses    what is lost, as DescriptorNotes
 // Never:     holds a duplicate of a descriptor while the program runs: a duplicate of a pipe's end would
 //            hide the end of file from a reader, one of a locked file would keep the lock, one of a
 //            program being installed would make exec fail with ETXTBSY. Never changes an offset, a
@@ -21,12 +31,11 @@
 #include "base/memory/arena.h"
 #include "base/memory/bytes.h"
 #include "base/result.h"
-#include "image/format/object_number.h"
-#include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/content/file_contents.h"
 #include "libckpt_rt/capture/descriptors/kinds/classifier.h"
 #include "libckpt_rt/capture/descriptors/kinds/held_info.h"
 #include "libckpt_rt/capture/descriptors/kinds/terminals.h"
+#include "libckpt_rt/capture/descriptors/losses.h"
 #include "libckpt_rt/capture/descriptors/table/access.h"
 #include "libckpt_rt/capture/descriptors/table/contents.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
@@ -52,7 +61,7 @@ class DescriptorCapture {
   // valid.
   void skip_mapped(std::span<const MappedFileRange> ranges) { file_contents_.skip_mapped(ranges); }
   // Mappings that are there for this checkpoint alone, for the stop.
-  void know_own(std::span<const AddrRange> ranges) { own_ = ranges; }
+  void know_own(std::span<const AddrRange> ranges) { losses_.know_own(ranges); }
   // sharers: threads that have the program's descriptor table. Without any everything is read from outside,
   // at 10 µs a descriptor instead of 1.
   Result<void> begin_sampling(int tid, OtherThreads sharers);
@@ -100,14 +109,10 @@ class DescriptorCapture {
   int tcp_socket(uint64_t inode) const { return sockets_.tcp_socket(inode); }
 
  private:
-  Partners partners_;
   Result<void> find_changes();
   Result<void> list_owners();
 
-  // serialize.cc
-  Result<void> write_notes();
-  Result<void> note_process_file(const CapturedDescriptor& d);
-  Result<void> note_half_read(const CapturedDescriptor& d, std::string_view rest);
+  Partners partners_;
   DescriptorAccess access_;
   OpenFiles files_{access_};
   DescriptorSampling sampling_{files_, access_};
@@ -121,7 +126,7 @@ class DescriptorCapture {
   DescriptorContents contents_;
   FileContents file_contents_{files_, access_, notes_, contents_};
   SocketCapture sockets_{files_, access_, notes_, contents_, classifier_, partners_};
-  std::span<const AddrRange> own_;
+  DescriptorLosses losses_{files_, notes_, partners_};
   bool complete_ = false;  // recheck_stopped has succeeded
 };
 

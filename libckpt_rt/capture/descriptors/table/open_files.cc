@@ -55,7 +55,7 @@ int OpenFiles::compare(const CapturedDescriptor& a, const CapturedDescriptor& b)
       return order_of(a.fd, b.fd);  // closed meanwhile: the program runs, the stop looks again
     }
   }
-  // Without kcmp: equal in all that can be seen counts as shared; note_lost_descriptors() says so.
+  // Without kcmp: equal in all that can be seen counts as shared; DescriptorLosses says so.
   if (int c = order_of(static_cast<int>(a.kind), static_cast<int>(b.kind))) return c;
   if (int c = order_of(a.now.open_flags, b.now.open_flags)) return c;
   return order_of(a.now.offset, b.now.offset);
