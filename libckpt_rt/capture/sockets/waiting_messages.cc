@@ -67,113 +67,132 @@ bool first_is_empty(int socket) {
 
 }  // namespace
 
+// The kernel has told the message, with its descriptors: what it holds comes into memory of its own.
+bool WaitingMessages::keep(SocketLook& look, SocketState& s, const msghdr& header, SocketMessage& message) {
+  const uint64_t length = message.detail.length;
+  auto* bytes = static_cast<std::byte*>(files_.arena().allocate(length + 1));
+  auto* address = static_cast<std::byte*>(files_.arena().allocate(header.msg_namelen + 1));
+  if (bytes == nullptr || address == nullptr) return false;
+  std::memcpy(bytes, look.scratch, length);
+  std::memcpy(address, header.msg_name, header.msg_namelen);
+  message.bytes = bytes;
+  message.address = address;
+  // The family alone is no name.
+  message.detail.address_len = header.msg_namelen > sizeof(sa_family_t) ? header.msg_namelen : 0;
+  message.detail.number = s.message_count++;
+  return look.messages.push_back(message);
+}
+
+// False: no memory, or the message is too long.
+bool WaitingMessages::enlarge_scratch(SocketLook& look, size_t bytes) {
+  const size_t larger = (bytes + kPageSize) & ~(kPageSize - 1);
+  if (larger > kLargestMessage ||
+      (look.scratch = static_cast<std::byte*>(files_.arena().allocate(larger))) == nullptr) {
+    look.scratch_bytes = 0;
+    return false;
+  }
+  look.scratch_bytes = larger;
+  return true;
+}
+
+// False: that was the last, or peek.error says why the next cannot be had. True: also where the same message
+// is to be looked at once more.
+Result<bool> WaitingMessages::peek_next(SocketLook& look, SocketState& s, Peek& peek) {
+  // A stream is asked for no more than it has: an empty one would give an error that waits, and lose it.
+  if (peek.stream && peek.total >= s.waiting) return false;
+  sockaddr_storage from;
+  alignas(cmsghdr) char control[1536];
+  iovec part{look.scratch, look.scratch_bytes};
+  msghdr header{&from, sizeof(from), &part, 1, control, sizeof(control), 0};
+  const long r = sys::call(__NR_recvmsg, peek.socket, &header,
+                           MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC | (peek.stream ? 0 : MSG_TRUNC));
+  if (r < 0) {
+    peek.error = r;
+    return false;
+  }
+  if (r == 0 && (peek.stream || (s.detail.type == SOCK_SEQPACKET && (s.detail.shut_down & 1) != 0)))
+    return false;
+  SocketMessage message{};
+  CKPT_TRY(take_control(look, header, message));
+  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+    if (look.limit.raise()) {  // once more, with numbers for all that it brings
+      look.files.truncate(message.first_file);
+      if (!peek.at_first)
+        set_socket_option(peek.socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(peek.total));
+      return true;
+    }
+    CKPT_TRY(notes_.add(
+        kChanged,
+        "descriptor {} ({}): descriptors that were sent through it and not received are lost: raise the "
+        "limit (ulimit -Hn)",
+        files_.entries()[s.entry].fd, files_.entries()[s.entry].path));
+  }
+  if (!peek.stream && static_cast<size_t>(r) > look.scratch_bytes) {  // once more, with room for it
+    look.files.truncate(message.first_file);
+    if (!enlarge_scratch(look, static_cast<size_t>(r))) {
+      peek.error = -EMSGSIZE;
+      return false;
+    }
+    set_socket_option(peek.socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(peek.total));
+    return true;
+  }
+  message.detail.length = static_cast<uint64_t>(r);
+  if (!keep(look, s, header, message)) {
+    peek.error = -ENOMEM;
+    return false;
+  }
+  peek.total += static_cast<uint64_t>(r);
+  if (peek.at_first) set_socket_option(peek.socket, SOL_SOCKET, SO_PEEK_OFF, 0);
+  peek.at_first = false;
+  return true;
+}
+
+// Reading would give the error, and take it from the program.
+Result<void> WaitingMessages::note_error(const SocketState& s) {
+  const CapturedDescriptor& d = files_.entries()[s.entry];
+  if ((s.link.flags & kLinkError) == 0)
+    return notes_.add(kChanged,
+                      "descriptor {} ({}): an error waits in it: it is lost, and messages behind it", d.fd,
+                      d.path);
+  if ((s.ready & POLLIN) == 0) return {};
+  return notes_.add(kChanged, "descriptor {} ({}): an error waits in it: messages behind it are lost", d.fd,
+                    d.path);
+}
+
 Result<void> WaitingMessages::peek(SocketLook& look, SocketState& s, int socket) {
   const bool stream = s.detail.type == SOCK_STREAM;
-  const bool unix_socket = s.detail.domain == AF_UNIX;
-  const int fd = files_.entries()[s.entry].fd;
   int before = -1, length = sizeof(before);
   sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &before, &length);
   s.link.peek_offset = before;
-  if (!stream && (s.ready & POLLERR) != 0) {
-    // Reading would give the error, and take it from the program.
-    const char* const path = files_.entries()[s.entry].path;
-    if ((s.link.flags & kLinkError) == 0)
-      return notes_.add(
-          kChanged, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it", fd, path);
-    if ((s.ready & POLLIN) == 0) return {};
-    return notes_.add(kChanged, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd,
-                      path);
-  }
+  if (!stream && (s.ready & POLLERR) != 0) return note_error(s);
   if (stream && s.waiting == 0) return {};
   // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without
   // a place.
-  bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
+  const bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
   if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
-    return notes_.add(kChanged, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
-                      files_.entries()[s.entry].path);
-  if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
+    return notes_.add(kChanged, "descriptor {} ({}): its messages cannot be read: they are lost",
+                      files_.entries()[s.entry].fd, files_.entries()[s.entry].path);
+  const bool asks_credentials = s.detail.domain == AF_UNIX && s.detail.pass_credentials == 0;
+  if (asks_credentials) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
   if (look.scratch == nullptr) {
     look.scratch = static_cast<std::byte*>(files_.arena().allocate(kFirstScratch));
     look.scratch_bytes = look.scratch == nullptr ? 0 : kFirstScratch;
   }
   s.first_message = static_cast<uint32_t>(look.messages.size());
   const size_t files_before = look.files.size();
-  uint64_t total = 0;
-  long r = look.scratch == nullptr ? -ENOMEM : 0;
-  Result<void> result;
-  while (r >= 0 && result.ok()) {
-    // A stream is asked for no more than it has: an empty one would give an error that waits, and lose it.
-    if (stream && total >= s.waiting) break;
-    sockaddr_storage from;
-    alignas(cmsghdr) char control[1536];
-    iovec part{look.scratch, look.scratch_bytes};
-    msghdr header{&from, sizeof(from), &part, 1, control, sizeof(control), 0};
-    r = sys::call(__NR_recvmsg, socket, &header,
-                  MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC | (stream ? 0 : MSG_TRUNC));
-    if (r < 0) break;
-    if (r == 0 && (stream || (s.detail.type == SOCK_SEQPACKET && (s.detail.shut_down & 1) != 0))) break;
-    SocketMessage message{};
-    result = take_control(look, header, message);
-    if (!result.ok()) break;
-    if ((header.msg_flags & MSG_CTRUNC) != 0) {
-      if (look.limit.raise()) {  // once more, with numbers for all that it brings
-        look.files.truncate(message.first_file);
-        if (!at_first) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
-        continue;
-      }
-      result = notes_.add(
-          kChanged,
-          "descriptor {} ({}): descriptors that were sent through it and not received are lost: raise the "
-          "limit (ulimit -Hn)",
-          fd, files_.entries()[s.entry].path);
-      if (!result.ok()) break;
-    }
-    if (!stream && static_cast<size_t>(r) > look.scratch_bytes) {  // once more, with room for it
-      look.files.truncate(message.first_file);
-      size_t larger = (static_cast<size_t>(r) + kPageSize) & ~(kPageSize - 1);
-      if (larger > kLargestMessage ||
-          (look.scratch = static_cast<std::byte*>(files_.arena().allocate(larger))) == nullptr) {
-        look.scratch_bytes = 0;
-        r = -EMSGSIZE;
-        break;
-      }
-      look.scratch_bytes = larger;
-      set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
-      continue;
-    }
-    auto* bytes = static_cast<std::byte*>(files_.arena().allocate(static_cast<size_t>(r) + 1));
-    auto* address = static_cast<std::byte*>(files_.arena().allocate(header.msg_namelen + 1));
-    if (bytes == nullptr || address == nullptr) {
-      r = -ENOMEM;
-      break;
-    }
-    std::memcpy(bytes, look.scratch, static_cast<size_t>(r));
-    std::memcpy(address, &from, header.msg_namelen);
-    message.bytes = bytes;
-    message.address = address;
-    message.detail.length = static_cast<uint64_t>(r);
-    // The family alone is no name.
-    message.detail.address_len = header.msg_namelen > sizeof(sa_family_t) ? header.msg_namelen : 0;
-    message.detail.number = s.message_count++;
-    if (!look.messages.push_back(message)) {
-      r = -ENOMEM;
-      break;
-    }
-    total += static_cast<uint64_t>(r);
-    if (at_first) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0);
-    at_first = false;
-  }
-  if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 0);
+  Peek peek{socket, stream, at_first, 0, look.scratch == nullptr ? -ENOMEM : 0};
+  Result<bool> more = look.scratch != nullptr;
+  while (more.ok() && *more) more = peek_next(look, s, peek);
+  if (asks_credentials) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 0);
   set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
-  CKPT_TRY(result);
-  if (r < 0 && r != -EAGAIN) {
-    look.messages.truncate(s.first_message);
-    look.files.truncate(files_before);
-    s.message_count = 0;
-    return notes_.add(kChanged, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost", fd,
-                      files_.entries()[s.entry].path, errno_name(static_cast<int>(r)));
-  }
-  return {};
+  if (!more.ok()) return more.error();
+  if (peek.error == 0 || peek.error == -EAGAIN) return {};
+  look.messages.truncate(s.first_message);
+  look.files.truncate(files_before);
+  s.message_count = 0;
+  return notes_.add(kChanged, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost",
+                    files_.entries()[s.entry].fd, files_.entries()[s.entry].path,
+                    errno_name(static_cast<int>(peek.error)));
 }
 
 namespace {

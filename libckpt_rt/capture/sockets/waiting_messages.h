@@ -26,6 +26,18 @@ class WaitingMessages {
   Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
 
  private:
+  // One socket, whose messages are looked at one after the other.
+  struct Peek {
+    int socket;
+    bool stream;
+    bool at_first;   // no place is set yet: the next look is without one
+    uint64_t total;  // bytes so far
+    long error;      // -errno: the next cannot be had
+  };
+  Result<bool> peek_next(SocketLook& look, SocketState& s, Peek& peek);
+  bool keep(SocketLook& look, SocketState& s, const msghdr& header, SocketMessage& message);
+  bool enlarge_scratch(SocketLook& look, size_t bytes);
+  Result<void> note_error(const SocketState& s);
   Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
 
   OpenFiles& files_;
