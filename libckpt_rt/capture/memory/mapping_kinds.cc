@@ -38,6 +38,16 @@ bool is_born_since(const char* path, uint64_t inode, int64_t since_ns) {
          st.stx_btime.tv_sec * 1'000'000'000LL + st.stx_btime.tv_nsec >= since_ns;
 }
 
+MappingKind kind_by_path(std::string_view path, bool says_deleted, bool shared) {
+  const MappingKind file = shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
+  if ((path.starts_with("/dev/zero") && says_deleted) || path.starts_with("[anon_shmem:"))
+    return MappingKind::kSharedAnonymous;
+  if (path.starts_with("/memfd:")) return MappingKind::kMemfd;
+  if (path.starts_with("/SYSV")) return MappingKind::kSysV;
+  if (path.starts_with("/dev/shm/")) return file;
+  return path.starts_with("/dev/") ? MappingKind::kDevice : file;
+}
+
 }  // namespace
 
 // A private mapping's file cannot be opened again: all of it goes into the image, as anonymous memory. A
@@ -106,13 +116,11 @@ bool MemoryMap::is_own_file(const Mapping& m) {
   return true;
 }
 
-void MemoryMap::classify(Mapping& m) {
-  std::string_view path(m.path, m.path_len);
-  const bool writable = (m.prot & PROT_WRITE) != 0;
-  const bool says_deleted = path.ends_with(kDeleted);
+// By its name alone: the kernel's own, or a place for what belongs to a descriptor. False: none of these.
+bool MemoryMap::classify_special(Mapping& m, std::string_view path, bool says_deleted) {
   if (path == "[vdso]" || path.starts_with("[vvar")) {
     m.kind = MappingKind::kVdso;
-    return;
+    return true;
   }
   if (path.starts_with(socket_mappings::kPath)) {
     // Its place: note_lost_mappings() says whether what belongs there can be had again. kMapPrivate: of the
@@ -120,7 +128,7 @@ void MemoryMap::classify(Mapping& m) {
     m.kind = MappingKind::kAnonymous;
     if (!m.shared) m.map_flags |= kMapPrivate;
     m.shared = false;
-    return;
+    return true;
   }
   if (((path.starts_with(aio_contexts::kPath) && says_deleted) || path == rings::kPath) && m.shared) {
     // The ring of a context of asynchronous I/O, or an io_uring: note_lost_mappings() says whether it is made
@@ -129,7 +137,7 @@ void MemoryMap::classify(Mapping& m) {
     m.handling = Handling::kEager;
     m.whole = true;
     m.shared = false;
-    return;
+    return true;
   }
   if (m.inode == 0 && !m.shared) {
     m.kind = MappingKind::kAnonymous;
@@ -138,40 +146,44 @@ void MemoryMap::classify(Mapping& m) {
     // theirs would wait for themselves.
     m.handling = library_data_range().overlaps(m.range) ? Handling::kEager : Handling::kTracked;
     m.whole = true;
-    return;
+    return true;
   }
-  if ((path.starts_with("/dev/zero") && says_deleted) || path.starts_with("[anon_shmem:"))
-    m.kind = MappingKind::kSharedAnonymous;
-  else if (path.starts_with("/memfd:"))
-    m.kind = MappingKind::kMemfd;
-  else if (path.starts_with("/SYSV"))
-    m.kind = MappingKind::kSysV;
-  else if (path.starts_with("/dev/shm/"))
-    m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
-  else if (path.starts_with("/dev/"))
-    m.kind = MappingKind::kDevice;
-  else
-    m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
+  return false;
+}
+
+void MemoryMap::classify(Mapping& m) {
+  const std::string_view path(m.path, m.path_len);
+  const bool says_deleted = path.ends_with(kDeleted);
+  if (classify_special(m, path, says_deleted)) return;
+  m.kind = kind_by_path(path, says_deleted, m.shared);
   // A file may be called so.
   const bool is_file = m.kind == MappingKind::kFileShared || m.kind == MappingKind::kFilePrivate;
   const bool deleted = says_deleted && !(is_file && (leads_to_inode(m.path, m.inode) || take_other_name(m)));
-
-  if (!m.shared) {
-    // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
-    m.handling = Handling::kEager;
-    if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
-      if (m.kind == MappingKind::kMemfd) m.map_flags |= kMapOfMemfd;
-      be_nameless(m);
-    } else if (m.kind == MappingKind::kDevice) {
-      m.kind = path.starts_with("/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
-      m.whole = m.kind == MappingKind::kAnonymous;
-      if (m.kind == MappingKind::kDevice) {
-        m.handling = Handling::kSkip;
-        m.map_flags |= kMapPrivate;
-      }
-    }
-    return;
+  if (m.shared) {
+    handle_shared(m, path, deleted);
+  } else {
+    handle_private(m, path, deleted);
   }
+}
+
+void MemoryMap::handle_private(Mapping& m, std::string_view path, bool deleted) {
+  // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
+  m.handling = Handling::kEager;
+  if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
+    if (m.kind == MappingKind::kMemfd) m.map_flags |= kMapOfMemfd;
+    be_nameless(m);
+  } else if (m.kind == MappingKind::kDevice) {
+    m.kind = path.starts_with("/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
+    m.whole = m.kind == MappingKind::kAnonymous;
+    if (m.kind == MappingKind::kDevice) {
+      m.handling = Handling::kSkip;
+      m.map_flags |= kMapPrivate;
+    }
+  }
+}
+
+void MemoryMap::handle_shared(Mapping& m, std::string_view path, bool deleted) {
+  const bool writable = (m.prot & PROT_WRITE) != 0;
   m.object = object_number(m.device, m.inode);
   switch (m.kind) {
     case MappingKind::kSharedAnonymous:

@@ -97,6 +97,9 @@ class MemoryMap {
   Result<void> find_shared_twice();
   // mapping_kinds.cc
   void classify(Mapping& m);
+  bool classify_special(Mapping& m, std::string_view path, bool says_deleted);
+  static void handle_private(Mapping& m, std::string_view path, bool deleted);
+  void handle_shared(Mapping& m, std::string_view path, bool deleted);
   bool take_other_name(Mapping& m);
   bool is_own_file(const Mapping& m);
   size_t find_other_name_of(const Mapping& m, std::span<char> to);
