@@ -42,6 +42,49 @@ long set_timer(const BackDescriptorOp& op, const std::byte* data) {
   once.it_value.tv_nsec = 1;
   return sys::call(__NR_timerfd_settime, op.fd, 0L, &once, 0L);
 }
+
+long set_event(const BackDescriptorOp& op) {
+  uint64_t value = 0;
+  // A semaphore gives one at a time.
+  const long status = sys::call(__NR_fcntl, op.fd, F_GETFL, 0L);
+  sys::call(__NR_fcntl, op.fd, F_SETFL, status | O_NONBLOCK);
+  while (sys::call(__NR_read, op.fd, &value, sizeof(value)) == sizeof(value)) {
+  }
+  value = static_cast<uint64_t>(op.a);
+  const long r = value != 0 ? sys::call(__NR_write, op.fd, &value, sizeof(value)) : 0;
+  sys::call(__NR_fcntl, op.fd, F_SETFL, status);
+  return std::min(r, 0L);
+}
+
+// What waits in the pipe is taken out, and what waited in it is put there.
+long fill_pipe(const BackDescriptorOp& op, const std::byte* data) {
+  char scratch[4096];
+  for (int waiting = 0; sys::call(__NR_ioctl, op.a, FIONREAD, &waiting) == 0 && waiting > 0;) {
+    if (sys::call(__NR_read, op.a, scratch, std::min(static_cast<size_t>(waiting), sizeof(scratch))) <= 0)
+      break;
+  }
+  set_pipe_size(op);
+  // Bytes that do not fit are an error: nobody would ever read them, for all threads are parked.
+  const long status = sys::call(__NR_fcntl, op.fd, F_GETFL, 0L);
+  sys::call(__NR_fcntl, op.fd, F_SETFL, status | O_NONBLOCK);
+  long r = 0;
+  for (uint64_t done = 0; done < op.bytes && r >= 0;) {
+    r = sys::call(__NR_write, op.fd, data + done, op.bytes - done);
+    if (r > 0) done += static_cast<uint64_t>(r);
+  }
+  sys::call(__NR_fcntl, op.fd, F_SETFL, status);
+  return std::min(r, 0L);
+}
+
+long write_content(const BackDescriptorOp& op, const std::byte* data) {
+  long r = 0;
+  for (uint64_t done = 0; done < op.bytes && r >= 0;) {
+    r = sys::call(__NR_pwrite64, op.fd, data + done, op.bytes - done, op.a + static_cast<int64_t>(done));
+    if (r > 0) done += static_cast<uint64_t>(r);
+  }
+  return std::min(r, 0L);
+}
+
 }  // namespace
 
 // The program may have lowered its limit since. A limit that cannot be raised again must be known before
@@ -253,19 +296,9 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
       r = sys::call(__NR_lseek, op.fd, op.a, SEEK_SET);
       if (r >= 0) r = 0;
       break;
-    case BackDescriptor::kEvent: {
-      uint64_t value = 0;
-      // A semaphore gives one at a time.
-      long status = sys::call(__NR_fcntl, op.fd, F_GETFL, 0L);
-      sys::call(__NR_fcntl, op.fd, F_SETFL, status | O_NONBLOCK);
-      while (sys::call(__NR_read, op.fd, &value, sizeof(value)) == sizeof(value)) {
-      }
-      value = static_cast<uint64_t>(op.a);
-      if (value != 0) r = sys::call(__NR_write, op.fd, &value, sizeof(value));
-      sys::call(__NR_fcntl, op.fd, F_SETFL, status);
-      if (r > 0) r = 0;
+    case BackDescriptor::kEvent:
+      r = set_event(op);
       break;
-    }
     case BackDescriptor::kTimer:
       r = set_timer(op, data);
       break;
@@ -275,25 +308,9 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
       if (r >= 0) r = 0;
       break;
     }
-    case BackDescriptor::kPipe: {
-      char scratch[4096];
-      for (int waiting = 0; sys::call(__NR_ioctl, op.a, FIONREAD, &waiting) == 0 && waiting > 0;) {
-        const auto part =
-            static_cast<size_t>(waiting) < sizeof(scratch) ? static_cast<size_t>(waiting) : sizeof(scratch);
-        if (sys::call(__NR_read, op.a, scratch, part) <= 0) break;
-      }
-      set_pipe_size(op);
-      // Bytes that do not fit are an error: nobody would ever read them, for all threads are parked.
-      const long status = sys::call(__NR_fcntl, op.fd, F_GETFL, 0L);
-      sys::call(__NR_fcntl, op.fd, F_SETFL, status | O_NONBLOCK);
-      for (uint64_t done = 0; done < op.bytes && r >= 0;) {
-        r = sys::call(__NR_write, op.fd, data + done, op.bytes - done);
-        if (r > 0) done += static_cast<uint64_t>(r);
-      }
-      sys::call(__NR_fcntl, op.fd, F_SETFL, status);
-      if (r > 0) r = 0;
+    case BackDescriptor::kPipe:
+      r = fill_pipe(op, data);
       break;
-    }
     case BackDescriptor::kEpoll:
       r = sys::call(__NR_epoll_ctl, op.fd, op.a, op.b, data);
       // The kernel has removed the watch already, if the last descriptor of the watched file was closed.
@@ -303,11 +320,7 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
       r = sys::call(__NR_ftruncate, op.fd, op.a);
       break;
     case BackDescriptor::kContent:
-      for (uint64_t done = 0; done < op.bytes && r >= 0;) {
-        r = sys::call(__NR_pwrite64, op.fd, data + done, op.bytes - done, op.a + static_cast<int64_t>(done));
-        if (r > 0) done += static_cast<uint64_t>(r);
-      }
-      if (r > 0) r = 0;
+      r = write_content(op, data);
       break;
     case BackDescriptor::kDirectory:
       r = sys::call(__NR_chdir, data);
