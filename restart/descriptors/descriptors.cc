@@ -50,123 +50,156 @@ void add_files_put_back(const ImageMeta& meta, const DescriptorOptions& options,
   DescriptorBuilder(meta, options).name_changes(names);
 }
 
+namespace {
+
+// What restore_descriptors() does, in parts.
+struct Restoring {
+  const ImageMeta& meta;
+  const DescriptorOptions& options;
+  DescriptorBuilder builder;
+  RestoredDescriptors result;
+  std::set<uint64_t> sealed;
+
+  const InheritedFile* inherited(const ParsedOpenFile& file) const {
+    if (options.inherited == nullptr) return nullptr;
+    const auto it = options.inherited->find(file.record.id);
+    return it == options.inherited->end() ? nullptr : &it->second;
+  }
+  Result<void> put_back_files();
+  std::vector<const ParsedOpenFile*> in_order() const;
+  Result<void> make(const ParsedOpenFile& file);
+  Result<void> place_everywhere(const ParsedOpenFile& file, int fd) const;
+  Result<void> finish(const ParsedOpenFile& file);
+  Result<void> seal(const ParsedOpenFile& file, int fd);
+};
+
+// Files as they were, where no other member of a job has done so.
+Result<void> Restoring::put_back_files() {
+  CKPT_TRY(builder.hold_numbers());
+  CKPT_TRY(builder.set_aside_journals());
+  CKPT_TRY(builder.put_back_files());
+  CKPT_TRY(make_returning_files(meta, options.say));
+  CKPT_TRY(builder.put_back_changes());
+  CKPT_TRY(builder.cut_grown_files());
+  builder.make_journals();
+  return {};
+}
+
+std::vector<const ParsedOpenFile*> Restoring::in_order() const {
+  std::vector<const ParsedOpenFile*> files;
+  for (const bool of_processes : {false, true}) {
+    for (const auto& file : meta.open_files) {
+      if (is_of_process(file) == of_processes) files.push_back(&file);
+    }
+  }
+  // A terminal's other ends are opened by its name. An inotify would report that files are opened.
+  std::stable_partition(files.begin(), files.end(),
+                        [](const auto* file) { return is_terminal_master(*file); });
+  std::stable_partition(files.begin(), files.end(),
+                        [&](const auto* file) { return builder.kind_of(*file) != OpenFileKind::kInotify; });
+  return files;
+}
+
+Result<void> Restoring::place_everywhere(const ParsedOpenFile& file, int fd) const {
+  for (const auto& d : meta.descriptors) {
+    if (d.open_file == file.record.id) CKPT_TRY(place(fd, d));
+  }
+  return {};
+}
+
+// Open files are made at the lowest free number, which in a job may be one that is still to be filled: each
+// is moved up out of the way before it is put at its own numbers.
+Result<void> Restoring::make(const ParsedOpenFile& file) {
+  if (const InheritedFile* known = inherited(file); known != nullptr)
+    return place_everywhere(file, known->fd);
+  if (builder.is_restarters(file)) {
+    for (const auto& d : meta.descriptors) {
+      if (d.open_file != file.record.id) continue;
+      auto stream = builder.restarters_stream(file, d.fd);
+      if (!stream) return stream.error();
+      auto up = options.working->park(std::move(*stream), "a terminal");
+      if (!up) return up.error();
+      CKPT_TRY(place(ScopedFd(*up).get(), d));
+    }
+    return {};
+  }
+  // An open file that waits in a socket, and has no number of its own, is made when it is sent.
+  if (builder.first_descriptor(file) < 0) return {};
+  auto made = builder.make(file);
+  if (!made) return made.error();
+  auto up = options.working->park(std::move(*made), "an open file");
+  if (!up) return up.error();
+  const ScopedFd parked(*up);
+  return place_everywhere(file, parked.get());
+}
+
+// What can be done only when all open files are there.
+Result<void> Restoring::finish(const ParsedOpenFile& file) {
+  int fd = -1;
+  for (const auto& d : meta.descriptors) {
+    if (d.open_file == file.record.id) fd = d.fd;
+  }
+  // An open file that waits in a socket has no number.
+  const bool is_sent = fd < 0;
+  if (is_sent) {
+    const InheritedFile* sent = inherited(file);
+    fd = sent != nullptr ? (sent->first ? sent->fd : -1) : builder.sent_descriptor(file);
+  }
+  if (fd < 0) return {};
+  builder.set_owner(file, fd);
+  if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) return {};
+  if (builder.kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
+  if (builder.kind_of(file) == OpenFileKind::kTimerFd && !is_sent) builder.add_timers(file, fd, result);
+  // Before DescriptorBuilder::finish() closes it; others have theirs last.
+  if (is_sent) builder.add_locks(file, fd, result);
+  return builder.kind_of(file) == OpenFileKind::kMemfd ? seal(file, fd) : Result<void>();
+}
+
+// Through our own descriptor: the program's may be open only for reading.
+Result<void> Restoring::seal(const ParsedOpenFile& file, int fd) {
+  if (file.record.seals == 0 || !sealed.insert(file.record.object).second) return {};
+  const int object = options.working->find_object(file.record.object);
+  if (options.mapped_objects.count(file.record.object) != 0) {
+    result.pending_seals.push_back({object, file.record.object, file.record.seals});
+  } else if (fcntl(object, F_ADD_SEALS, file.record.seals) != 0) {
+    return make_error(ExitCode::kSystem, errno, "{} cannot be sealed again ({})", describe(file, fd),
+                      errno_name(errno));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options) {
   if (highest_descriptor(meta) >= options.working->first()) {
     return make_error(ExitCode::kInternal, 0,
                       "descriptor {} of the image is among the working descriptors (from {})",
                       highest_descriptor(meta), options.working->first());
   }
-  RestoredDescriptors result;
-  DescriptorBuilder builder(meta, options);
-  auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
-    if (options.inherited == nullptr) return nullptr;
-    const auto it = options.inherited->find(file.record.id);
-    return it == options.inherited->end() ? nullptr : &it->second;
-  };
+  Restoring restoring{meta, options, DescriptorBuilder(meta, options), {}, {}};
+  DescriptorBuilder& builder = restoring.builder;
   // A file that other members have as well has been opened for all of them; opened once more it would break a
   // lease that one of them has taken by now.
   for (const auto& file : meta.open_files) {
-    if (inherited(file) == nullptr) CKPT_TRY(builder.check(file));
+    if (restoring.inherited(file) == nullptr) CKPT_TRY(builder.check(file));
   }
   CKPT_TRY(builder.take_standard_streams());
-  if (options.inherited == nullptr) {
-    CKPT_TRY(builder.hold_numbers());
-    CKPT_TRY(builder.set_aside_journals());
-    CKPT_TRY(builder.put_back_files());
-    CKPT_TRY(make_returning_files(meta, options.say));
-    CKPT_TRY(builder.put_back_changes());
-    CKPT_TRY(builder.cut_grown_files());
-    builder.make_journals();
-  }
-
+  if (options.inherited == nullptr) CKPT_TRY(restoring.put_back_files());
   CKPT_TRY(builder.connect_sockets());
-
-  // Open files are made at the lowest free number, which in a job may be one that is still to be filled: each
-  // is moved up out of the way before it is put at its own numbers.
-  std::vector<const ParsedOpenFile*> in_order;
-  for (const bool of_processes : {false, true}) {
-    for (const auto& file : meta.open_files) {
-      if (is_of_process(file) == of_processes) in_order.push_back(&file);
-    }
-  }
-  // A terminal's other ends are opened by its name. An inotify would report that files are opened.
-  std::stable_partition(in_order.begin(), in_order.end(),
-                        [](const auto* file) { return is_terminal_master(*file); });
-  std::stable_partition(in_order.begin(), in_order.end(),
-                        [&](const auto* file) { return builder.kind_of(*file) != OpenFileKind::kInotify; });
-  for (const ParsedOpenFile* next : in_order) {
-    const ParsedOpenFile& file = *next;
-    if (const InheritedFile* known = inherited(file); known != nullptr) {
-      for (const auto& d : meta.descriptors) {
-        if (d.open_file == file.record.id) CKPT_TRY(place(known->fd, d));
-      }
-      continue;
-    }
-    if (builder.is_restarters(file)) {
-      for (const auto& d : meta.descriptors) {
-        if (d.open_file != file.record.id) continue;
-        auto stream = builder.restarters_stream(file, d.fd);
-        if (!stream) return stream.error();
-        auto up = options.working->park(std::move(*stream), "a terminal");
-        if (!up) return up.error();
-        CKPT_TRY(place(ScopedFd(*up).get(), d));
-      }
-      continue;
-    }
-    // An open file that waits in a socket, and has no number of its own, is made when it is sent.
-    if (builder.first_descriptor(file) < 0) continue;
-    auto made = builder.make(file);
-    if (!made) return made.error();
-    auto up = options.working->park(std::move(*made), "an open file");
-    if (!up) return up.error();
-    ScopedFd parked(*up);
-    for (const auto& d : meta.descriptors) {
-      if (d.open_file == file.record.id) CKPT_TRY(place(parked.get(), d));
-    }
-  }
+  for (const ParsedOpenFile* file : restoring.in_order()) CKPT_TRY(restoring.make(*file));
   CKPT_TRY(builder.fill_sockets());
-  std::set<uint64_t> sealed;
-  for (const auto& file : meta.open_files) {
-    int fd = -1;
-    for (const auto& d : meta.descriptors) {
-      if (d.open_file == file.record.id) fd = d.fd;
-    }
-    // An open file that waits in a socket has no number.
-    const bool is_sent = fd < 0;
-    if (is_sent) {
-      const InheritedFile* sent = inherited(file);
-      fd = sent != nullptr ? (sent->first ? sent->fd : -1) : builder.sent_descriptor(file);
-    }
-    if (fd < 0) continue;
-    builder.set_owner(file, fd);
-    if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
-    if (builder.kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
-    if (builder.kind_of(file) == OpenFileKind::kTimerFd && !is_sent) builder.add_timers(file, fd, result);
-    // Before finish() closes it; others have theirs last.
-    if (is_sent) builder.add_locks(file, fd, result);
-    if (builder.kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
-        sealed.insert(file.record.object).second) {
-      // Through our own descriptor: the program's may be open only for reading.
-      const int object = options.working->find_object(file.record.object);
-      if (options.mapped_objects.count(file.record.object) != 0) {
-        result.pending_seals.push_back({object, file.record.object, file.record.seals});
-      } else if (fcntl(object, F_ADD_SEALS, file.record.seals) != 0) {
-        return make_error(ExitCode::kSystem, errno, "{} cannot be sealed again ({})", describe(file, fd),
-                          errno_name(errno));
-      }
-    }
-  }
+  for (const auto& file : meta.open_files) CKPT_TRY(restoring.finish(file));
   builder.finish();
   // Last: closing any descriptor of a file drops the process's locks on it.
   for (const auto& file : meta.open_files) {
     for (const auto& d : meta.descriptors) {
       if (d.open_file == file.record.id) {
-        builder.add_locks(file, d.fd, result);
+        builder.add_locks(file, d.fd, restoring.result);
         break;
       }
     }
   }
-  return result;
+  return std::move(restoring.result);
 }
 
 void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options) {
