@@ -35,6 +35,7 @@ struct StopWorld::Try {
   Error error;
   int stalled = 0;  // a thread that was missing when no more arrived, and its processor time then
   int64_t stalled_ran_ns = 0;
+  uint32_t awaited = 0;  // threads that are signalled and have not arrived
 
   bool excluded(int tid) const { return contains(own_tids, tid) || contains(ignored.span(), tid); }
   // With so many threads standing, are there no others?
@@ -55,6 +56,58 @@ struct StopWorld::Try {
       if (!here.push_back(s->tid)) return false;
     }
     std::sort(here.begin(), here.end());
+    return true;
+  }
+  // Of the listed threads that have not arrived: those that are to be signalled, and how many are awaited.
+  // ahead: of those alone that waited in the kernel.
+  [[nodiscard]] bool look_who_is_missing(bool ahead) {
+    wanted.clear();
+    missing = 0;
+    awaited = 0;
+    for (int tid : tasks) {
+      if (excluded(tid) || in(here, tid)) continue;
+      if (ahead && !std::binary_search(waiting.begin(), waiting.end(), tid)) continue;
+      if (in(signalled, tid)) {
+        missing = tid;
+        ++awaited;
+      } else if (!wanted.push_back(tid)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  TryResult fail(ExitCode code, int sys_error, int tid, const char* what) {
+    TaskFacts facts;
+    missing = tid;
+    if (tid != 0) read_task_facts(tid, facts);
+    error = tid != 0 ? make_error(code, sys_error, "thread {} ({}, state {}) {}", tid,
+                                  static_cast<const char*>(facts.name), facts.state, what)
+                     : make_error(code, sys_error, "{}", what);
+    return TryResult::kFailed;
+  }
+  TryResult fail_without_memory() {
+    return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+  }
+  // Those that are wanted. False: fail() was called.
+  [[nodiscard]] bool signal_wanted(bool ahead) {
+    refused = 0;
+    for (int tid : wanted) {
+      const long r = sys::call(__NR_tgkill, pid, tid, signal);
+      if (r == -ESRCH) continue;  // has exited
+      if (r == -EAGAIN) {
+        ++refused;
+        if (ahead) continue;
+      } else if (r != 0) {
+        fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
+        return false;
+      } else if (!signalled.push_back(tid)) {
+        fail_without_memory();
+        return false;
+      }
+      missing = tid;
+      ++awaited;
+    }
+    std::sort(signalled.begin(), signalled.end());
     return true;
   }
 };
@@ -112,16 +165,8 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
   return stopped;
 }
 
-StopWorld::TryResult StopWorld::try_stop(Try& t, const Call& call) {
-  // A thread that a debugger holds in our handler, or that gets no processor, leaves it late.
-  if (!await_left(t.deadline)) {
-    t.missing = 0;
-    t.error =
-        make_error(ExitCode::kTimeout, 0,
-                   "a thread that stopped before has not gone on yet; the program goes on, try again or "
-                   "raise CKPT_STOP_TIMEOUT");
-    return TryResult::kFailed;
-  }
+// Nobody has entered the handler for this attempt, and nobody is linked.
+void StopWorld::begin_try(Try& t) {
   entered_.store(0, std::memory_order_relaxed);
   arrived_.store(0, std::memory_order_relaxed);
   for (std::atomic<int64_t>* when : {&worker_stood_ns_, &last_worker_left_ns_, &last_left_ns_}) {
@@ -135,73 +180,47 @@ StopWorld::TryResult StopWorld::try_stop(Try& t, const Call& call) {
   requested_.store(released_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   t.signalled.clear();
   t.by_libc_signal.clear();
+}
 
-  auto fail = [&](ExitCode code, int error, int tid, const char* what) {
-    TaskFacts facts;
-    t.missing = tid;
-    if (tid != 0) read_task_facts(tid, facts);
-    t.error = tid != 0 ? make_error(code, error, "thread {} ({}, state {}) {}", tid,
-                                    static_cast<const char*>(facts.name), facts.state, what)
-                       : make_error(code, error, "{}", what);
+StopWorld::TryResult StopWorld::try_stop(Try& t, const Call& call) {
+  // A thread that a debugger holds in our handler, or that gets no processor, leaves it late.
+  if (!await_left(t.deadline)) {
+    t.missing = 0;
+    t.error =
+        make_error(ExitCode::kTimeout, 0,
+                   "a thread that stopped before has not gone on yet; the program goes on, try again or "
+                   "raise CKPT_STOP_TIMEOUT");
     return TryResult::kFailed;
-  };
+  }
+  begin_try(t);
   constexpr const char* kQueueIsFull =
       "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i";
   int64_t last_arrival_ns = now_ns();
   t.called_ns = t.began_ns = 0;
   for (bool ahead = !t.waiting.empty();; ahead = false) {
     if (!list_tasks(t.tasks))
-      return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
+      return t.fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
     if (!contains(t.tasks.span(), sys::gettid()) && !is_task(sys::gettid())) {
-      return fail(ExitCode::kUnavailable, 0, 0,
-                  "/proc belongs to another pid namespace; mount one for this namespace");
+      return t.fail(ExitCode::kUnavailable, 0, 0,
+                    "/proc belongs to another pid namespace; mount one for this namespace");
     }
     // Which of the listed threads have arrived? A thread that arrives later shows in the next round.
-    if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) {
-      return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
-    }
-    t.wanted.clear();
-    uint32_t missing = 0;
-    t.missing = 0;
-    for (int tid : t.tasks) {
-      if (t.excluded(tid) || Try::in(t.here, tid)) continue;
-      if (ahead && !std::binary_search(t.waiting.begin(), t.waiting.end(), tid)) continue;
-      if (std::binary_search(t.signalled.begin(), t.signalled.end(), tid)) {
-        t.missing = tid;
-        ++missing;
-      } else if (!t.wanted.push_back(tid)) {
-        return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
-      }
-    }
+    if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return t.fail_without_memory();
+    if (!t.look_who_is_missing(ahead)) return t.fail_without_memory();
     int64_t& first = ahead ? t.called_ns : t.began_ns;
     if (first == 0) first = now_ns();
     if (t.called_ns == 0) t.called_ns = first;
-    t.refused = 0;
-    for (int tid : t.wanted) {
-      long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
-      if (r == -ESRCH) continue;  // has exited
-      if (r == -EAGAIN) {
-        ++t.refused;
-        if (ahead) continue;
-      } else if (r != 0) {
-        return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
-      } else if (!t.signalled.push_back(tid)) {
-        return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
-      }
-      t.missing = tid;
-      ++missing;
-    }
-    std::sort(t.signalled.begin(), t.signalled.end());
+    if (!t.signal_wanted(ahead)) return TryResult::kFailed;
     // Bounded: the clock is looked at between two rounds, however steadily threads arrive.
     constexpr uint32_t kAtOnce = 128;
     if (!ahead && t.refused != 0) {
       signal_one_by_one(t.signal, std::min(t.refused, kAtOnce));
       points::at("stop.signalled");
       if (t.refused > kAtOnce && now_ns() > t.deadline)
-        return fail(ExitCode::kTimeout, 0, t.missing, kQueueIsFull);
+        return t.fail(ExitCode::kTimeout, 0, t.missing, kQueueIsFull);
     }
     if (ahead) {
-      await_waiting(missing);
+      await_waiting(t.awaited);
       // relaxed: a hint.
       if (call.meanwhile != nullptr && worker_stood_ns_.load(std::memory_order_relaxed) == 0)
         call.meanwhile(call.argument);
@@ -210,29 +229,28 @@ StopWorld::TryResult StopWorld::try_stop(Try& t, const Call& call) {
     if (t.missing == 0 && are_all_tasks(t.pid, t.tasks.span())) return TryResult::kStopped;
     if (t.missing == 0) {
       if (now_ns() < t.deadline) continue;
-      return fail(ExitCode::kTimeout, 0, 0,
-                  "threads come and go faster than /proc/self/task lists them; the program goes on, try "
-                  "again or raise CKPT_STOP_TIMEOUT");
+      return t.fail(ExitCode::kTimeout, 0, 0,
+                    "threads come and go faster than /proc/self/task lists them; the program goes on, try "
+                    "again or raise CKPT_STOP_TIMEOUT");
     }
     // The next look is worth it when all of them are here, or after a while: some may have exited.
     constexpr int64_t kStalledNs = 1'000'000;
-    if (await_arrivals(static_cast<uint32_t>(t.here.size()) + missing)) last_arrival_ns = now_ns();
+    if (await_arrivals(static_cast<uint32_t>(t.here.size()) + t.awaited)) last_arrival_ns = now_ns();
     // acquire: whom the number counts is linked (arrive_in_handler).
     if (t.is_everybody(arrived_.load(std::memory_order_acquire))) return TryResult::kStopped;
     if (now_ns() - last_arrival_ns < kStalledNs) continue;
     last_arrival_ns = now_ns();
     TryResult attempt = look_at_stalled(t);
     if (attempt == TryResult::kBehindLock) return attempt;
-    if (attempt == TryResult::kFailed)
-      return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+    if (attempt == TryResult::kFailed) return t.fail_without_memory();
     if (now_ns() > t.deadline) {
       // A thread that has not run at all waits for a processor, behind too many others.
       const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
-      return fail(ExitCode::kTimeout, 0, t.missing,
-                  t.refused != 0 ? kQueueIsFull
-                  : ran ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
-                        : "did not run at all in the time to stop; the program goes on, try again or raise "
-                          "CKPT_STOP_TIMEOUT");
+      return t.fail(ExitCode::kTimeout, 0, t.missing,
+                    t.refused != 0 ? kQueueIsFull
+                    : ran ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
+                          : "did not run at all in the time to stop; the program goes on, try again or raise "
+                            "CKPT_STOP_TIMEOUT");
     }
   }
 }

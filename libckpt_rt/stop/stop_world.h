@@ -201,6 +201,7 @@ class StopWorld {
  private:
   enum class TryResult { kStopped, kBehindLock, kFailed };
   struct Try;
+  void begin_try(Try& t);
   TryResult try_stop(Try& t, const Call& call);
   bool await_arrivals(uint32_t count);
   void await_waiting(uint32_t count);
