@@ -214,6 +214,52 @@ uint32_t personality() {
   return n > 0 && numbers({line, static_cast<size_t>(n)}, 16, v, 1) == 1 ? static_cast<uint32_t>(v[0]) : 0;
 }
 
+void read_status_fields(std::string_view status, ProcessRecord& p) {
+  uint64_t v[64];
+  if (numbers(line_of(status, "\nPPid:"), 10, v, 1) == 1) p.ppid = static_cast<int32_t>(v[0]);
+  if (numbers(line_of(status, "\nUmask:"), 8, v, 1) == 1) p.umask = static_cast<uint32_t>(v[0]);
+  if (numbers(line_of(status, "\nUid:"), 10, v, 4) == 4) {
+    for (int i = 0; i < 4; ++i) p.uid[i] = static_cast<uint32_t>(v[i]);
+  }
+  if (numbers(line_of(status, "\nGid:"), 10, v, 4) == 4) {
+    for (int i = 0; i < 4; ++i) p.gid[i] = static_cast<uint32_t>(v[i]);
+  }
+  if (numbers(line_of(status, "\nCapInh:"), 16, v, 1) == 1) p.cap_inheritable = v[0];
+  if (numbers(line_of(status, "\nCapPrm:"), 16, v, 1) == 1) p.cap_permitted = v[0];
+  if (numbers(line_of(status, "\nCapEff:"), 16, v, 1) == 1) p.cap_effective = v[0];
+  if (numbers(line_of(status, "\nCapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
+  if (numbers(line_of(status, "\nCapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
+}
+
+Result<void> read_groups(Arena& arena, std::string_view status, ProcessFacts& facts) {
+  // More are left out, and so are those beyond the end of the text above.
+  constexpr size_t kMostGroups = 8192;
+  auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
+  if (groups_read == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  size_t groups = numbers(line_of(status, "\nGroups:"), 10, groups_read, kMostGroups);
+  auto* group_ids = static_cast<uint32_t*>(arena.allocate(kMostGroups * sizeof(uint32_t)));
+  if (group_ids == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  for (size_t i = 0; i < groups; ++i) group_ids[i] = static_cast<uint32_t>(groups_read[i]);
+  facts.groups = std::as_bytes(std::span(group_ids, groups));
+  facts.process.group_count = static_cast<uint32_t>(groups);
+  return {};
+}
+
+// What the kernel says of the process to any of its threads.
+void read_own_settings(ProcessRecord& p) {
+  p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
+  p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));
+  p.personality = personality();
+  p.dumpable = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_DUMPABLE));
+  p.no_new_privs = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+  sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &p.child_subreaper);
+  long thp = sys::call(__NR_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0);
+  p.thp_disable = thp > 0 ? 1 : 0;
+  p.xfeatures = read_xfeatures();
+}
+
 }  // namespace
 
 Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
@@ -238,33 +284,9 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
                       "cannot read /proc/self/task/TID/status; mount /proc");
   // Keys begin a line: the first line is the thread's name, which may be "Umask:0".
   std::string_view status(text, static_cast<size_t>(n));
-  uint64_t v[64];
-  if (numbers(line_of(status, "\nPPid:"), 10, v, 1) == 1) p.ppid = static_cast<int32_t>(v[0]);
-  if (numbers(line_of(status, "\nUmask:"), 8, v, 1) == 1) p.umask = static_cast<uint32_t>(v[0]);
-  if (numbers(line_of(status, "\nUid:"), 10, v, 4) == 4) {
-    for (int i = 0; i < 4; ++i) p.uid[i] = static_cast<uint32_t>(v[i]);
-  }
-  if (numbers(line_of(status, "\nGid:"), 10, v, 4) == 4) {
-    for (int i = 0; i < 4; ++i) p.gid[i] = static_cast<uint32_t>(v[i]);
-  }
-  if (numbers(line_of(status, "\nCapInh:"), 16, v, 1) == 1) p.cap_inheritable = v[0];
-  if (numbers(line_of(status, "\nCapPrm:"), 16, v, 1) == 1) p.cap_permitted = v[0];
-  if (numbers(line_of(status, "\nCapEff:"), 16, v, 1) == 1) p.cap_effective = v[0];
-  if (numbers(line_of(status, "\nCapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
-  if (numbers(line_of(status, "\nCapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
+  read_status_fields(status, p);
   facts.seccomp_filters = seccomp_filters_in(status);
-  // More are left out, and so are those beyond the end of the text above.
-  constexpr size_t kMostGroups = 8192;
-  auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
-  if (groups_read == nullptr)
-    return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
-  size_t groups = numbers(line_of(status, "\nGroups:"), 10, groups_read, kMostGroups);
-  auto* group_ids = static_cast<uint32_t*>(arena.allocate(kMostGroups * sizeof(uint32_t)));
-  if (group_ids == nullptr)
-    return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
-  for (size_t i = 0; i < groups; ++i) group_ids[i] = static_cast<uint32_t>(groups_read[i]);
-  facts.groups = std::as_bytes(std::span(group_ids, groups));
-  p.group_count = static_cast<uint32_t>(groups);
+  CKPT_TRY(read_groups(arena, status, facts));
 
   // Not what waits for __WCLONE: the command of CKPT_TO (image_command.cc).
   facts.has_children = sys::call(__NR_waitid, P_ALL, 0L, 0L,
@@ -279,15 +301,7 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
     }
   }
 
-  p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
-  p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));
-  p.personality = personality();
-  p.dumpable = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_DUMPABLE));
-  p.no_new_privs = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
-  sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &p.child_subreaper);
-  long thp = sys::call(__NR_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0);
-  p.thp_disable = thp > 0 ? 1 : 0;
-  p.xfeatures = read_xfeatures();
+  read_own_settings(p);
 
   n = texts.read(ProcessTexts::kStat, tid, leader_exited, text, kText);
   if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts);
