@@ -187,11 +187,13 @@ Result<void> DescriptorBuilder::add_watches(const ParsedOpenFile& file, int fd) 
     // For the time of the call the open file has the number that it was registered under.
     ScopedFd aside(fcntl(m.watch.fd, F_DUPFD_CLOEXEC, options_.working->first()));
     const int aside_flags = aside.valid() ? fcntl(m.watch.fd, F_GETFD) : 0;
+    // The epoll itself may have that number by now.
+    const int epoll = m.watch.fd == fd ? aside.get() : fd;
     epoll_event event{};
     event.events = m.watch.events;
     event.data.u64 = m.watch.data;
     const bool added =
-        dup2(m.now, m.watch.fd) == m.watch.fd && epoll_ctl(fd, EPOLL_CTL_ADD, m.watch.fd, &event) == 0;
+        dup2(m.now, m.watch.fd) == m.watch.fd && epoll_ctl(epoll, EPOLL_CTL_ADD, m.watch.fd, &event) == 0;
     const int error = errno;
     if (!aside.valid())
       close(m.watch.fd);

@@ -322,6 +322,16 @@ class Others(SteppedTest):
         self.do("os.read(kept, 1)")
         self.assertEqual(self.ask("e.poll(0)"), "[]")
 
+    def test_epoll_that_has_the_number_of_what_it_watches(self):
+        self.start()
+        self.do("r, w = os.pipe(); first = select.epoll(); kept = os.dup(r); first.register(r, select.EPOLLIN)", "n = r; os.dup2(first.fileno(), n); first.close()",
+                "e = select.epoll.fromfd(n); os.write(w, b'x')")
+        self.assertEqual(self.ask("e.poll(0) == [(n, 1)]"), "True")
+        notes = self.come_back()
+        self.assertEqual(self.ask("e.poll(0) == [(n, 1)]"), "True", notes)
+        self.do("os.read(kept, 1)")
+        self.assertEqual(self.ask("e.poll(0)"), "[]")
+
     def test_a_fifo_in_the_place_of_a_file(self):
         self.start(CKPT_FILES="none")
         self.do("f = open('file', 'w+'); d = os.mkdir('room') or os.open('room', os.O_RDONLY)")
