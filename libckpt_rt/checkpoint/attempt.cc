@@ -15,6 +15,7 @@
 #include "image/write/directory/saved_files.h"
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/advice/advice_notes.h"
 #include "libckpt_rt/capture/advice/memory_advice.h"
 #include "libckpt_rt/capture/memory/probes.h"
 #include "libckpt_rt/capture/process/process_state.h"
@@ -149,6 +150,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   say_what_is_not_used(attempt, back_end);
   choose_increments(attempt, back_end);
   own_ranges(attempt, back_end);
+  memory_advice::begin_recent();
   capture.map_before.expect(memory.mappings);
   CKPT_TRY(capture.map_before.read(space.own()));
   // Where a filter forbids system calls, files are not read again.

@@ -24,7 +24,10 @@ constexpr uint32_t kMostNotes = 256;
 CKPT_LARGE_TABLE constinit Note all[kMostNotes]{};
 constinit std::atomic<uint32_t> note_count{0};
 
+void add_recent(AddrRange range, uint32_t set, uint32_t cleared);
+
 void add(AddrRange range, uint32_t set, uint32_t cleared) {
+  add_recent(range, set, cleared);
   uint32_t n = note_count.load(std::memory_order_relaxed);
   // The same again, as allocators say it for each piece. Only the last that says something of this place
   // counts.
@@ -50,10 +53,72 @@ void add(AddrRange range, uint32_t set, uint32_t cleared) {
   all[n].complete.store(true, std::memory_order_release);
 }
 
+CKPT_LARGE_TABLE constinit recent::Use uses[kMostRecent]{};
+
+// All that advice can set: memory that is mapped anew has nothing of it.
+constexpr uint32_t kOfAdvice = kMapDontFork | kMapWipeOnFork | kMapDontDump | kMapMergeable | kMapHugePage |
+                               kMapNoHugePage | kMapSequential | kMapRandom | kMapNoReserve | kMapGrowsDown |
+                               kMapLocked | kMapLockOnFault;
+
+void add_recent(AddrRange range, uint32_t set, uint32_t cleared) {
+  if (!recent::kept.load(std::memory_order_relaxed)) return;
+  const uint64_t number = recent::count.fetch_add(1, std::memory_order_relaxed) + 1;
+  recent::Use& use = uses[number % kMostRecent];
+  use.number.store(0, std::memory_order_relaxed);
+  use.range = range;
+  use.set = set;
+  use.cleared = cleared;
+  // release: who sees its number sees the rest.
+  use.number.store(number, std::memory_order_release);
+}
+
+AddrRange pages_of(Addr start, size_t length) {
+  return {start.page_down(), Addr{start.value + length + kPageSize - 1}.page_down()};
+}
+
+// Advice that no note has the place of, but in a time in which all is kept.
+void note_for_kernel(AddrRange range, int advice) {
+  switch (advice) {
+    case MADV_DONTFORK:
+      return add_recent(range, kMapDontFork, 0);
+    case MADV_DOFORK:
+      return add_recent(range, 0, kMapDontFork);
+    case MADV_WIPEONFORK:
+      return add_recent(range, kMapWipeOnFork, 0);
+    case MADV_KEEPONFORK:
+      return add_recent(range, 0, kMapWipeOnFork);
+    case MADV_DONTDUMP:
+      return add_recent(range, kMapDontDump, 0);
+    case MADV_DODUMP:
+      return add_recent(range, 0, kMapDontDump);
+    case MADV_MERGEABLE:
+      return add_recent(range, kMapMergeable, 0);
+    default:
+      return add_recent(range, 0, kMapMergeable);
+  }
+}
+
 }  // namespace
 
+namespace recent {
+
+constinit std::atomic<bool> kept{false};
+constinit std::atomic<uint64_t> count{0};
+constinit uint64_t first = 0;
+
+const Use& at(uint64_t number) { return uses[number % kMostRecent]; }
+
+}  // namespace recent
+
+void begin_recent() {
+  recent::first = recent::count.load(std::memory_order_relaxed);
+  // relaxed: what a thread does that does not see this yet, it did before the flags are read, but for the
+  // time of a store.
+  recent::kept.store(true, std::memory_order_relaxed);
+}
+
 void note(Addr start, size_t length, int advice) {
-  const AddrRange range{start.page_down(), Addr{start.value + length + kPageSize - 1}.page_down()};
+  const AddrRange range = pages_of(start, length);
   switch (advice) {
     case MADV_HUGEPAGE:
       return add(range, kMapHugePage, kMapNoHugePage);
@@ -74,7 +139,7 @@ void note(Addr start, size_t length, int advice) {
     case MADV_MERGEABLE:
     case MADV_UNMERGEABLE:
       ask_kernel.store(true, std::memory_order_relaxed);
-      return;
+      return note_for_kernel(range, advice);
     default:
       return;
   }
@@ -95,12 +160,18 @@ void note_unplaced(int advice) {
 }
 
 void note_mapping(Addr start, size_t length, int flags) {
+  const uint32_t set = ((flags & MAP_GROWSDOWN) != 0 ? kMapGrowsDown : 0u) |
+                       ((flags & MAP_LOCKED) != 0 ? kMapLocked : 0u) |
+                       ((flags & MAP_NORESERVE) != 0 ? kMapNoReserve : 0u);
+  add_recent(pages_of(start, length), set, kOfAdvice);
   if ((flags & (MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB)) != 0 || (flags & MAP_TYPE) == MAP_DROPPABLE) {
     ask_kernel.store(true, std::memory_order_relaxed);
   } else if ((flags & MAP_NORESERVE) != 0) {
     add({start, start + ((length + kPageSize - 1) & ~(kPageSize - 1))}, kMapNoReserve, 0);
   }
 }
+
+void note_unmapping(Addr start, size_t length) { add_recent(pages_of(start, length), 0, kOfAdvice); }
 
 void note_seal() { ask_kernel.store(true, std::memory_order_relaxed); }
 

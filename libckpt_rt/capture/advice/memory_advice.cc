@@ -71,4 +71,14 @@ Result<void> find_flags(MemoryMap& map, uint64_t resident) {
   return map.read_flags();
 }
 
+void add_recent_flags(MemoryMap& map) {
+  const std::span<Mapping> all = map.mappings();
+  end_recent([&](AddrRange range, uint32_t set, uint32_t cleared) {
+    // All of a mapping has the same flags.
+    for (size_t i = mapping_at(all, range.start); i < all.size() && all[i].range.start < range.end; ++i) {
+      if (range.contains(all[i].range.start)) all[i].map_flags = (all[i].map_flags & ~cleared) | set;
+    }
+  });
+}
+
 }  // namespace ckpt::memory_advice

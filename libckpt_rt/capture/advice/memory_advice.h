@@ -21,5 +21,7 @@ inline constexpr uint64_t kSmallBytes = 32 << 20;
 
 // The flags of all mappings, one way or the other. resident: bytes of memory that the program has.
 Result<void> find_flags(MemoryMap& map, uint64_t resident);
+// Threads stand. What the program has said of its memory since.
+void add_recent_flags(MemoryMap& map);
 
 }  // namespace ckpt::memory_advice

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/advice/memory_advice.h"
 #include "libckpt_rt/capture/advice/memory_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
@@ -204,6 +205,7 @@ Result<void> Stop::look(Watch& watch) {
   CKPT_TRY(capture.descriptors.begin_sampling(tid, sharers));
 
   CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
+  memory_advice::add_recent_flags(capture.map);
   capture.map.check_other_names();
   if (capture.map.has_unknown_name()) {
     return make_error(

@@ -55,6 +55,7 @@ void release_file(int fd) {
 }  // namespace
 
 long munmap(void* start, size_t length) {
+  memory_advice::note_unmapping(Addr::of(start), length);
   MappingChange change;
   return run_releasing_call([=] { hooks::before_release(at(start), length); }, __NR_munmap, word(start),
                             word(length));
