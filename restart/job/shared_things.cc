@@ -139,8 +139,8 @@ class Gatherer {
            kind_of(f) == OpenFileKind::kStandard;
   }
 
-  // Which objects do several processes reach?
-  std::set<uint64_t> shared_objects() const {
+  // Which objects do several processes reach, or a process and a message that waits in a socket?
+  std::set<uint64_t> shared_objects(const std::set<FileOfMember>& in_flight) const {
     std::map<uint64_t, size_t> first;
     std::set<uint64_t> shared;
     auto sees = [&](uint64_t object, size_t m) {
@@ -155,6 +155,11 @@ class Gatherer {
         sees(f.record.object, m);
       }
       for (const ParsedMapping& p : meta(m).mappings) sees(p.record.object, m);
+    }
+    // The end of a pipe that waits is made here, so the other end is as well.
+    for (const FileOfMember& file : in_flight) {
+      const ParsedOpenFile* f = meta(file.member).open_file(file.open_file);
+      if (f != nullptr && has_object(*f) && f->record.object != 0) shared.insert(f->record.object);
     }
     return shared;
   }
@@ -199,8 +204,8 @@ class Gatherer {
   }
 
   void gather_files() {
-    const std::set<uint64_t> objects = shared_objects();
     const std::set<FileOfMember> in_flight = files_in_flight();
+    const std::set<uint64_t> objects = shared_objects(in_flight);
     std::set<size_t> done;  // of shared_
     for (size_t m = 0; m < members(); ++m) {
       if (!has_image(m)) continue;

@@ -84,8 +84,59 @@ os.wait()
 print(int(open('received.new').read()) == count, flush=True)
 """
 
+# Of a pipe and of a memfd one member alone has an end or a mapping; the other end, or the descriptor, waits in a socket of its own.
+WAITS_IN_A_SOCKET = """
+import mmap, os, socket, time
+there, here = socket.socketpair()
+reader, writer = os.pipe()
+file = os.memfd_create('waits')
+os.truncate(file, 4096)
+memory = mmap.mmap(file, 4096)
+memory[0] = 65
+os.write(writer, b'first ')
+socket.send_fds(there, [b'm'], [writer, file])
+os.close(writer)
+os.close(file)
+if (child := os.fork()) == 0:
+    os.close(reader)
+    memory.close()
+    there.close()
+    here.close()
+    while not os.path.exists('go'): time.sleep(0.005)
+    os._exit(3)
+print('up', flush=True)
+while not os.path.exists('go'): time.sleep(0.005)
+os.waitpid(child, 0)
+writer, file = socket.recv_fds(here, 1, 2)[1]
+try:
+    os.write(writer, b'second')
+except BrokenPipeError as error:
+    print(error)
+os.pwrite(file, b'B', 1)
+os.close(writer)
+print(os.read(reader, 100), memory[:3], os.read(reader, 100), flush=True)
+"""
+
 
 class SharedThings(unittest.TestCase):
+    def test_an_end_that_waits_in_a_socket_and_the_other_one(self):
+        for uid in (0, NOBODY) if os.geteuid() == 0 else (0,):
+            with self.subTest(uid=uid):
+                tree = Tree("waits-in-a-socket", ["python3", "-c", WAITS_IN_A_SOCKET], uid=uid)
+                failed = True
+                try:
+                    tree.run()
+                    wait_for(lambda: tree.output() == b"up\n", "the program")
+                    image = tree.checkpoint(tree.child.pid)
+                    tree.kill()
+                    tree.restart(image)
+                    with open(os.path.join(tree.work, "go"), "w", encoding="utf-8"):
+                        pass
+                    self.assertEqual(tree.finish(), (0, b"up\nb'first second' b'AB\\x00' b''\n"), tree.said())
+                    failed = False
+                finally:
+                    tree.close(failed)
+
 
     def test_a_member_of_another_user(self):
         """What a user's process has written comes back with root's rights only if root says so."""
