@@ -91,11 +91,14 @@ link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 link.setsockopt(1, socket.SO_PASSCRED, 1)
 server.setsockopt(1, socket.SO_REUSEPORT, 1)
 told = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-for level, name in ((1, 63), (1, 82), (41, 2), (41, 8)): error_of(told.setsockopt, level, name, 1)
+options_of_told = ((1, 41), (1, 43), (1, 63), (1, 82), (41, 2), (41, 3), (41, 4), (41, 5), (41, 8), (41, 30))
+for level, name in options_of_told: error_of(told.setsockopt, level, name, 1)
+error_of(client.setsockopt, 1, 11, 1)
+error_of(client.setsockopt, 6, 34, 1)
 error_of(client.setsockopt, 1, 74, 0)
 error_of(client.setsockopt, 6, 37, 100)
 facts['options'] = lambda: [option(link, 1, socket.SO_PASSCRED), option(server, 1, socket.SO_REUSEPORT), option(client, 1, 74), option(client, 6, 37),
-                            *(option(told, level, name) for level, name in ((1, 63), (1, 82), (41, 2), (41, 8)))]
+                            option(client, 1, 11), option(client, 6, 34), *(option(told, level, name) for level, name in options_of_told)]
 
 # Sockets that share an address have each what it had.
 def of_group(option, name, members):
