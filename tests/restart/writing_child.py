@@ -52,7 +52,8 @@ class WritingChild(SteppedTest):
         self.assertEqual(self.ask("attached()[0], ctypes.string_at(at, 3), m[0]"), "(1, b'AAA', 66)")
 
     def test_memory_that_is_mapped_and_advised_while_the_checkpoint_begins(self):
-        """Flags of memory are read before the program stands; until it does it goes on to map memory and to give advice."""
+        """Flags of memory are read before the program stands; until it does it goes on to map memory and to give advice. Our threads have the
+        personality that the program had when they began."""
         self.start(CKPT_TEST_POINT="prepare.ready=wait")
         self.do("new_memory = lambda size: mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)", "old, gone = new_memory(16384), new_memory(16384)", "old[0] = 64",
                 "gone.madvise(mmap.MADV_DONTFORK)", "at = lambda m: ctypes.addressof(ctypes.c_char.from_buffer(m))",
@@ -63,13 +64,13 @@ class WritingChild(SteppedTest):
             while not os.path.exists(waits):
                 self.assertIsNone(asker.poll())
             self.do("new = new_memory(1 << 20)", "new.madvise(mmap.MADV_DONTFORK)", "new[5] = 65", "old.madvise(mmap.MADV_DONTDUMP)", "old[1] = 66",
-                    "gone.madvise(mmap.MADV_DOFORK)", "gone[2] = 67")
-            question = "flags(new), flags(old), flags(gone), new[5], old[0], old[1], gone[2]"
+                    "gone.madvise(mmap.MADV_DOFORK)", "gone[2] = 67", "persona = call(135, 0x4000000)")
+            question = "call(135, 0xffffffff), flags(new), flags(old), flags(gone), new[5], old[0], old[1], gone[2]"
             before = self.ask(question)
             os.unlink(waits)
             said = asker.communicate(timeout=60)[1]
         self.assertEqual(asker.returncode, 0, said)
-        self.assertEqual(before, "({'dc'}, {'dd'}, set(), 65, 64, 66, 67)")
+        self.assertEqual(before, "(67108864, {'dc'}, {'dd'}, set(), 65, 64, 66, 67)")
         self.kill_program()
         self.restart()
         self.assertEqual(self.ask(question), before)

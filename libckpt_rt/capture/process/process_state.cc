@@ -204,14 +204,15 @@ bool was_continued(int kind, int pid) {
          info.si_pid != 0;
 }
 
+// Each thread has one. That of the first: ours has what the thread had that it began from, when it began.
 uint32_t personality() {
-  const long r = sys::call(__NR_personality, 0xffffffffL);
-  if (!sys::failed(r)) return static_cast<uint32_t>(r);
-  // The call may be forbidden to the program (seccomp).
   char line[32];
   uint64_t v[1];
   const long n = read_small_file("/proc/self/personality", line, sizeof(line));
-  return n > 0 && numbers({line, static_cast<size_t>(n)}, 16, v, 1) == 1 ? static_cast<uint32_t>(v[0]) : 0;
+  if (n > 0 && numbers({line, static_cast<size_t>(n)}, 16, v, 1) == 1) return static_cast<uint32_t>(v[0]);
+  // The file may not be there to be read, and the call be forbidden to the program (seccomp).
+  const long r = sys::call(__NR_personality, 0xffffffffL);
+  return sys::failed(r) ? 0 : static_cast<uint32_t>(r);
 }
 
 void read_status_fields(std::string_view status, ProcessRecord& p) {
