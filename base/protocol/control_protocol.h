@@ -39,7 +39,7 @@ inline constexpr uint64_t kBackCookie = 1ull << 62;   // set in those of kBack o
 inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr std::string_view kMovedSignalName = "/memfd:ckpt_signal:";  // as /proc/PID/maps has it
 inline constexpr uint32_t kControlMagic = 0x43525443;                        // "CTRC"
-inline constexpr uint32_t kControlVersion = 3;
+inline constexpr uint32_t kControlVersion = 4;
 
 // kBack: back_protocol.h. kJoin is asked by another member of the same job, which leads its checkpoint: a
 // JoinRequest follows (job/format/wire.h).

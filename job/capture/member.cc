@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <utility>
+
 #include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "image/format/keeper_client.h"
@@ -16,7 +18,9 @@
 #include "job/directory/job_directory.h"
 #include "job/format/job_name.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
 #include "job/session/creation.h"
+#include "job/session/servers.h"
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
@@ -31,6 +35,14 @@ namespace {
 
 // Twice as long as the coordinator waits for other members (kPatienceNs).
 constexpr int64_t kHeldNs = 60'000'000'000;
+// Between two looks at what else may have happened, while the coordinator says nothing.
+constexpr int64_t kBetweenNs = 100'000'000;
+
+Again what_it_takes(const Session& session) {
+  if (session.unaccepted) return Again::kAccepted;
+  if (session.passing) return Again::kInAMoment;
+  return session.again ? Again::kAtOnce : Again::kNever;
+}
 
 class MemberSession final : public Session {
  public:
@@ -38,6 +50,7 @@ class MemberSession final : public Session {
   MemberSession(int socket, int temporary, const JoinRequest& request)
       : socket_(socket), request_(request), temporary_(temporary) {}
   ~MemberSession() {
+    connecting::release();
     creation::release();
     creation::release_end();
   }
@@ -93,8 +106,7 @@ class MemberSession final : public Session {
     points::at("member.prepared");
     if ((request_.flags & kJoinHeld) == 0) {
       CKPT_TRY(say(Step::kPrepared));
-      Message message;
-      CKPT_TRY(judge(hear(message), Step::kHold, message));
+      CKPT_TRY(await_hold());
       hold();
     }
     const Held held{can_share, 0};
@@ -102,8 +114,11 @@ class MemberSession final : public Session {
       return lost_coordinator();
     points::at("member.held");
     // Forks of the program wait meanwhile: not for ever, if the coordinator is stopped.
+    const int64_t until = now_ns() + kHeldNs;
+    while (connecting::is_holding() && wait_for_bytes(socket_, now_ns() + kBetweenNs) == Received::kTimeout)
+      release_if_late();
     Message message;
-    CKPT_TRY(expect(Step::kStop, now_ns() + kHeldNs, message));
+    CKPT_TRY(expect(Step::kStop, until, message));
     return message.payload.empty() ? Result<void>() : join_ledger(message.payload);
   }
 
@@ -170,7 +185,8 @@ class MemberSession final : public Session {
   // For the coordinator, if it still wants to know.
   void tell(const Error& error) {
     if (told_) return;
-    Failed failed{static_cast<uint32_t>(error.code), passing ? 2u : again ? 1u : 0u, error.sys_errno, {}};
+    Failed failed{
+        static_cast<uint32_t>(error.code), static_cast<uint32_t>(what_it_takes(*this)), error.sys_errno, {}};
     std::memcpy(failed.text, error.text, sizeof(failed.text));
     send_message(socket_, Step::kFailed, &failed, sizeof(failed));
   }
@@ -186,7 +202,39 @@ class MemberSession final : public Session {
   // Twice as long as a member may take to stop: a coordinator that has said nothing by then is gone.
   static int64_t deadline() { return now_ns() + 2 * user_settings().stop_timeout_ns; }
 
+  // Returns when creation is to be held. Ahead of it connections may be.
+  Result<void> await_hold() {
+    Servers servers(own_descriptors, &pause_for_coordinator, this);
+    for (;;) {
+      Message message;
+      const Received got = hear(message);
+      if (got == Received::kMessage && message.step == Step::kHoldConnects) {
+        const auto* how = message.as<HoldConnects>();
+        // It makes clients: none is to come that is not held.
+        holds_early_ = !servers.hold_in_turn() && how != nullptr && how->creation_too != 0;
+        if (holds_early_) creation::hold();
+        CKPT_TRY(say(Step::kConnectsHeld));
+      } else if (got == Received::kMessage && message.step == Step::kAccept) {
+        servers.await_accepted();
+        CKPT_TRY(say(Step::kAccepted));
+      } else {
+        return judge(got, Step::kHold, message);
+      }
+    }
+  }
+
+  // Until the coordinator says something, or is gone.
+  static bool pause_for_coordinator(void* member, int64_t ns) {
+    const int socket = static_cast<MemberSession*>(member)->socket_;
+    return wait_for_bytes(socket, now_ns() + ns) == Received::kTimeout;
+  }
+
+  void release_if_late() {
+    if (connecting::release_if_late() && std::exchange(holds_early_, false)) creation::release();
+  }
+
   void hold() {
+    holds_early_ = false;
     creation::hold();
     creation::hold_end();
   }
@@ -245,10 +293,10 @@ class MemberSession final : public Session {
   // The next message, while the program runs: the coordinator may wait for others as long as it likes, but
   // not stand. One that is stopped, and that nobody traces, says nothing until somebody continues it.
   Received hear(Message& message) {
-    constexpr int64_t kBetweenNs = 100'000'000;
     for (int64_t stood_ns = 0; stood_ns < 2 * user_settings().stop_timeout_ns;) {
       if (wait_for_bytes(socket_, now_ns() + kBetweenNs) != Received::kTimeout)
         return receive_message(socket_, now_ns() + kHeldNs, arena_, message);
+      release_if_late();
       // Counted in looks: this process may be stopped as well meanwhile.
       stood_ns = coordinator_stands() ? stood_ns + kBetweenNs : 0;
     }
@@ -290,6 +338,7 @@ class MemberSession final : public Session {
   Arena arena_;
   ScopedFd directory_, temporary_, stream_pipe_, stream_turn_;
   bool told_ = false, gone_ = false;
+  bool holds_early_ = false;  // creation, ahead of kHold
 };
 
 }  // namespace

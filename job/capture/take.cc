@@ -40,25 +40,39 @@ Result<void> take_lock(DirectoryLock& lock, int directory, bool (*serve_joins)()
 class Waits {
  public:
   bool left() const { return count_ < kMost; }
-  void wait() {
+  // unaccepted: a server is to accept it.
+  void wait(bool unaccepted) {
     const timespec moment{0, kFirstNs << count_++};  // below a second each
     sys::call(__NR_nanosleep, &moment, nullptr);
+    unaccepted_ = unaccepted;
+    if (unaccepted && held_) ++in_vain_;
+    held_ = false;
+  }
+  // For the next attempt. Where holding does not help it stands in the way: a server's helper that has to
+  // make a process for its answer is not held the second time.
+  Coordinator::HoldsConnects hold() {
+    using Holds = Coordinator::HoldsConnects;
+    held_ = unaccepted_ && in_vain_ < kMostInVain && holds_ < kMostHolds;
+    if (!held_) return Holds::kNo;
+    ++holds_;
+    return in_vain_ == 0 ? Holds::kAndCreation : Holds::kAlone;
   }
   uint32_t count() const { return count_; }
 
  private:
-  static constexpr uint32_t kMost = 6;
+  static constexpr uint32_t kMost = 6, kMostInVain = 2, kMostHolds = 6;
   static constexpr int64_t kFirstNs = 20'000'000;
-  uint32_t count_ = 0;
+  uint32_t count_ = 0, holds_ = 0, in_vain_ = 0;
+  bool unaccepted_ = false, held_ = false;
 };
 
 Result<CheckpointCost> take_alone(bool& had_company, Waits& waits) {
   for (;;) {
-    const ExpectAlone alone(waits.left());
+    const ExpectAlone alone(waits.left(), waits.hold() != Coordinator::HoldsConnects::kNo);
     auto result = take_checkpoint();
     had_company = alone.was_not();
     if (result.ok() || !alone.found_passing()) return result;
-    waits.wait();
+    waits.wait(alone.found_unaccepted());
   }
 }
 
@@ -125,13 +139,12 @@ Result<CheckpointCost> take(const TakeOptions& options, TakeReport& report, bool
       continue;
     }
     Result<CheckpointCost> result = Error{};
-    bool again = false, passing = false, came_or_went = false;
+    bool again = false, passing = false, unaccepted = false, came_or_went = false;
     {
       Coordinator coordinator(directory->get(), lock, directory_name, options, report);
       coordinator.own_memory[1] = arena.range();
-      if (Result<void> begun =
-              coordinator.begin(hosts ? options.part.attempt : attempt, waits.left(), members.span());
-          !begun.ok()) {
+      const Coordinator::Attempt this_one{hosts ? options.part.attempt : attempt, waits.left(), waits.hold()};
+      if (Result<void> begun = coordinator.begin(this_one, members.span()); !begun.ok()) {
         result = begun.error();
       } else {
         ScopedSession scope(coordinator);
@@ -140,6 +153,7 @@ Result<CheckpointCost> take(const TakeOptions& options, TakeReport& report, bool
       if (!result.ok()) result = coordinator.explain(result.error());
       again = coordinator.again;
       passing = coordinator.passing;
+      unaccepted = coordinator.unaccepted;
       came_or_went = coordinator.came_or_went;
     }
     report.attempts = attempt + waits.count() + comings;
@@ -155,7 +169,7 @@ Result<CheckpointCost> take(const TakeOptions& options, TakeReport& report, bool
     }
     log_line(directory->get(), result.error().message());
     if (passing && !hosts && waits.left()) {
-      waits.wait();
+      waits.wait(unaccepted);
       --attempt;  // that attempt says nothing of the method
       continue;
     }

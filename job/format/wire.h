@@ -8,6 +8,12 @@
 //                    <--   kPosted     (with kJoinRounds: what its plug-ins post, Post and bytes, in each round)
 //   kHandedOut       -->               (with kJoinRounds: RoundEnd, then what is for this member)
 //                    <--   kPrepared   armed; the program runs
+//   kHoldConnects    -->               (where an attempt before has met connections that nobody had accepted) connect waits
+//                                      from here to kGo, a second at most
+//                    <--   kConnectsHeld
+//   kAccept          -->               all hold it
+//                    <--   kAccepted   nothing waits in its listening sockets that a checkpoint cannot have, or it has waited
+//                                      long enough
 //   kHold            -->               creation of processes waits from here to kGo
 //                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold) Held, then a
 //                                      SharedOffer for each mapping of shared anonymous memory
@@ -41,6 +47,10 @@ enum class Step : uint32_t {
   kPosted,
   kHandedOut,
   kPrepared,
+  kHoldConnects,
+  kConnectsHeld,
+  kAccept,
+  kAccepted,
   kHold,
   kHeld,
   kStop,
@@ -85,6 +95,10 @@ struct JoinRequest {
   char directory[1200];  // absolute
   char name[96];         // of the checkpoint's directory when it is complete
   char temporary[96];    // and now
+};
+
+struct HoldConnects {
+  uint32_t creation_too;  // 1: of processes as well, where the member listens nowhere
 };
 
 struct Held {
@@ -161,9 +175,17 @@ struct Written {
   char why_not_restartable[320];  // CheckpointCost's
 };
 
+// What another attempt would need in order to succeed.
+enum class Again : uint32_t {
+  kNever,
+  kAtOnce,
+  kInAMoment,  // the program goes on for a moment
+  kAccepted,   // and servers accept what waits
+};
+
 struct Failed {
   uint32_t code;   // ExitCode
-  uint32_t again;  // 1: another attempt may succeed; 2: the same, once the program has gone on for a moment
+  uint32_t again;  // Again
   int32_t sys_errno;
   char text[320];
 };

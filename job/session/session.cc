@@ -12,6 +12,8 @@
 #include "image/write/directory/image_directory.h"
 #include "job/format/job_name.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
+#include "job/session/servers.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/process/children.h"
 #include "libckpt_rt/core/directory/own_directory.h"
@@ -61,8 +63,14 @@ void forget_session() {
 ScopedSession::ScopedSession(Session& s) { current = &s; }
 ScopedSession::~ScopedSession() { current = nullptr; }
 
-ExpectAlone::ExpectAlone(bool may_repeat) : may_repeat_(may_repeat) { expects_alone = this; }
-ExpectAlone::~ExpectAlone() { expects_alone = nullptr; }
+ExpectAlone::ExpectAlone(bool may_repeat, bool holds_connects)
+    : may_repeat_(may_repeat), holds_connects_(holds_connects) {
+  expects_alone = this;
+}
+ExpectAlone::~ExpectAlone() {
+  expects_alone = nullptr;
+  connecting::release();
+}
 
 Result<void> ExpectAlone::check(bool has_children) {
   if (expects_alone == nullptr || current != nullptr || !has_children) return {};
@@ -73,13 +81,22 @@ Result<void> ExpectAlone::check(bool has_children) {
       "the child");
 }
 
-bool ExpectAlone::wait_for_passing() {
+bool ExpectAlone::wait_for_passing(bool unaccepted) {
   if (current != nullptr) {
     if (!current->place.may_repeat) return false;
+    current->unaccepted = unaccepted;
     return current->again = current->passing = true;
   }
   if (expects_alone == nullptr || !expects_alone->may_repeat_) return false;
+  expects_alone->unaccepted_ = unaccepted;
   return expects_alone->passing_ = true;
+}
+
+void ExpectAlone::prepared(const DescriptorCapture& descriptors) {
+  if (expects_alone == nullptr || !expects_alone->holds_connects_) return;
+  Servers servers(descriptors.entries(), &pause_asleep, nullptr);
+  servers.hold_in_turn(0);  // no others
+  servers.await_accepted();
 }
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name,
@@ -124,7 +141,14 @@ Result<ScopedFd> open_log_directory() {
   return open_own_directory();
 }
 
-Result<void> prepared() { return current == nullptr ? Result<void>() : current->prepared(); }
+Result<void> prepared(const DescriptorCapture& descriptors) {
+  if (current == nullptr) {
+    ExpectAlone::prepared(descriptors);
+    return {};
+  }
+  current->own_descriptors = descriptors.entries();
+  return current->prepared();
+}
 
 Result<void> standing(int64_t began_ns) {
   stop_began_ns = began_ns;

@@ -16,6 +16,7 @@
 
 namespace ckpt {
 class DescriptorCapture;
+struct CapturedDescriptor;
 }  // namespace ckpt
 
 namespace ckpt::job {
@@ -76,8 +77,11 @@ class Session {
   bool in_rounds = false;        // exchange() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
+  bool unaccepted = false;       // passing, once servers have accepted
   bool came_or_went = false;     // again: a process was made, or has ended, past libc while the job stopped
   AddrRange own_memory[3] = {};  // in no image; the last is the ledger's
+
+  std::span<const CapturedDescriptor> own_descriptors;  // of this process; from prepared() on
 
   // Shared memory that members protect (docs/shared_memory.md). Set before prepared(): what this process
   // maps, in memory that stays until then. After it: the ledger is joined if there is anything that all
@@ -110,26 +114,32 @@ class ScopedSession {
 // A checkpoint of one process that was found alone in its job. If it has children when it stands, they were
 // made meanwhile: the checkpoint fails, and the job is taken with them.
 // may_repeat: another attempt may follow; so it fails as well for what is under way for a moment only.
+// holds_connects: connecting.h.
 class ExpectAlone {
  public:
-  explicit ExpectAlone(bool may_repeat);
+  ExpectAlone(bool may_repeat, bool holds_connects);
   ~ExpectAlone();
   ExpectAlone(const ExpectAlone&) = delete;
   ExpectAlone& operator=(const ExpectAlone&) = delete;
   bool was_not() const { return met_; }
   bool found_passing() const { return passing_; }
+  bool found_unaccepted() const { return unaccepted_; }
   // Threads standing; has_children: of the process, living or ended.
   static Result<void> check(bool has_children);
   // Something is under way that cannot be saved: is it to be waited for? Of a process alone or a member.
-  static bool wait_for_passing();
+  // unaccepted: for a server to accept it.
+  static bool wait_for_passing(bool unaccepted);
+  // Armed; the program runs.
+  static void prepared(const DescriptorCapture& descriptors);
 
  private:
-  const bool may_repeat_;
-  bool met_ = false, passing_ = false;
+  const bool may_repeat_, holds_connects_;
+  bool met_ = false, passing_ = false, unaccepted_ = false;
 };
 
 // The hooks of a checkpoint run.
-Result<void> prepared();
+// descriptors: of this process, as they were a moment ago.
+Result<void> prepared(const DescriptorCapture& descriptors);
 Result<void> standing(int64_t began_ns);
 // After standing(): the signal by which this process is stopped, which runs only for us (base/tracing/); 0:
 // it is not stopped. A process that was asked itself gets the answer from its asker, which traces it.

@@ -4,6 +4,7 @@
 
 #include "base/locks/lock_ranks.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
@@ -56,6 +57,7 @@ void PresentState::put_back(Watch* watch) {
 
   job::own_job.sign = job_sign_;
   job::creation::reset();
+  job::connecting::reset();
   fork_hold::reset();
   job::forget_session();
   own_directory::forget();

@@ -165,7 +165,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
 Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(prepare(attempt, back_end));
-  CKPT_TRY(job::prepared());
+  CKPT_TRY(job::prepared(attempt.capture.descriptors));
   CKPT_TRY(attempt.stop.stop(back_end));
   points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));

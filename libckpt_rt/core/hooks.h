@@ -64,6 +64,10 @@ void before_spawn();
 // The process is about to end.
 void before_end();
 
+// A stream socket is about to be connected. True: a handler of the program ran meanwhile that ends such a
+// call.
+bool before_connect(int fd);
+
 // The calling thread is about to become that user (or UINT32_MAX: stays who it is).
 void before_user(uint32_t user);
 

@@ -5,6 +5,7 @@
 
 #include "base/locks/lock_ranks.h"
 #include "base/memory/fork_path.h"
+#include "job/session/connecting.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
@@ -48,6 +49,7 @@ void forget_parent() {
   this_process.pid = sys::getpid();
   processor_time::forget();
   job::creation::reset();
+  job::connecting::reset();
   job::forget_session();
   own_directory::forget();
   own_files::forget();

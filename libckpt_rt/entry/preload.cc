@@ -23,6 +23,7 @@
 #include "job/capture/right_host.h"
 #include "job/identity/identity.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
@@ -104,6 +105,8 @@ CKPT_FORK_PATH void before_spawn() {
   // relaxed: read by the agent, which looks at the children themselves as well.
   if (!has_spawned.load(std::memory_order_relaxed)) has_spawned.store(true, std::memory_order_relaxed);
 }
+
+bool before_connect(int fd) { return job::connecting::await(fd); }
 
 CKPT_FORK_PATH void before_end() { job::creation::await_end(); }
 

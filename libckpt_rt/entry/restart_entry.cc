@@ -10,6 +10,7 @@
 #include "base/checks/named_points.h"
 #include "base/locks/lock_ranks.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/memory_settings.h"
@@ -351,6 +352,7 @@ void reset_library() {
   stop_state.world.reset_after_restart();
   points::forget();
   job::creation::reset();
+  job::connecting::reset();
   job::forget_session();
   own_directory::forget();
   interval::came_back();

@@ -217,10 +217,15 @@ inline long getrandom(void* buffer, size_t n, unsigned flags) {
   return c.run();
 }
 
+// connect(2) in which a handler of the program has run that ends such a call (waits/connect.cc).
+long interrupted_connect(int fd, const void* address, uint32_t length);
+
 inline long connect(int fd, const void* address, uint32_t length) {
   sockaddr_storage copy;
   addresses::before_address(fd);
-  InterruptibleCall c(__NR_connect, fd, word(addresses::to_machine(address, length, copy)), length);
+  const void* const to = addresses::to_machine(address, length, copy);
+  if (__builtin_expect(hooks::before_connect(fd), 0)) return interrupted_connect(fd, to, length);
+  InterruptibleCall c(__NR_connect, fd, word(to), length);
   c.with_socket_timeout(Timeout::kSocketSend);
   const long result = c.run();
   // The connection was made while the thread stood. The kernel in which this call was interrupted would say

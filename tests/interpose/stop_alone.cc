@@ -54,6 +54,7 @@ void note_mutex(const void*) {}
 void note_futex(const void*) {}
 void note_exit(const void*) {}
 std::atomic<int64_t> monotonic_shift_ns{0};
+bool before_connect(int) { return false; }
 void before_user(uint32_t) {}
 void begin_strict() {}
 void begin_deadly_filter() {}

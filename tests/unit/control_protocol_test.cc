@@ -13,7 +13,7 @@ namespace {
 
 TEST(ControlProtocol, HasTheLayoutOfItsVersion) {
   static_assert(std::is_trivially_copyable_v<ControlHello> && std::is_trivially_copyable_v<ControlRequest>);
-  EXPECT_EQ(kControlVersion, 3u) << "a change of what follows, or of job/format/wire.h, is a new version";
+  EXPECT_EQ(kControlVersion, 4u) << "a change of what follows, or of job/format/wire.h, is a new version";
   EXPECT_EQ(sizeof(ControlHello), 16u);
   EXPECT_EQ(offsetof(ControlHello, magic), 0u);
   EXPECT_EQ(offsetof(ControlHello, version), 4u);

@@ -12,6 +12,7 @@
 #include "image/format/saved_file_names.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
 #include "job/session/creation.h"
 #include "libckpt_rt/checkpoint/image/image_history.h"
 #include "libckpt_rt/checkpoint/preparation.h"
@@ -22,8 +23,9 @@
 
 namespace ckpt::job {
 
-Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members) {
-  attempt_ = attempt;
+Result<void> Coordinator::begin(const Attempt& attempt, std::span<const Listed> members) {
+  attempt_ = attempt.number;
+  if (!over_hosts) holds_connects_ = attempt.holds_connects;
   began_ = true;
   in_rounds = preparation::wanted();
   if (!reserve_own(arena_, 256 << 20))
@@ -51,8 +53,8 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   if (over_hosts) directory_lock_.release(directory_);
   fill_place(place, temporary_.get(), directory_name_, name_.text, name_.temporary, this_process.pid,
              *sequence);
-  place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to
-  place.by_fork = attempt >= 3;
+  place.may_repeat = attempt.may_repeat && !over_hosts;  // else all hosts would have to
+  place.by_fork = attempt_ >= 3;
   place.full = over_hosts && (options_.part.flags & kPartFull) != 0;
   place.stays = over_hosts && (options_.part.flags & kPartStays) != 0;
   if (place.streamed) CKPT_TRY(open_stream(comm));
@@ -182,6 +184,12 @@ Result<void> Coordinator::prepared() {
       await(Step::kPrepared, now_ns() + std::max(kLeastNs, kStopTimeouts * user_settings().stop_timeout_ns)));
   points::at("coordinator.prepared");
   if (over_hosts) CKPT_TRY(with_all_hosts("prepared", 0));
+  if (holds_connects_ != HoldsConnects::kNo) {
+    CKPT_TRY(let_servers_accept());
+    // Who executed another program meanwhile.
+    CKPT_TRY(await(Step::kPrepared, now_ns() + kPatienceNs));
+  }
+  holds_early_ = false;
   creation::hold();
   creation::hold_end();
   CKPT_TRY(tell_all(Step::kHold));
@@ -293,6 +301,7 @@ void Coordinator::in_writing_child() {
 }
 
 Coordinator::~Coordinator() {
+  connecting::release();
   creation::release();
   creation::release_end();
   if (!began_) return;

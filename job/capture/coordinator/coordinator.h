@@ -1,9 +1,10 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
 // Files: coordinator.cc has its stages; coordinator_stream.cc what goes to a command instead of a directory;
-// rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it asks members and waits for
-// them; coordinator_connections.cc their connections, and what they say; coordinator_shared.cc the ledger;
-// hosts.cc the steps over several hosts; coordinator_commit.cc the end.
+// rounds.cc the rounds of plug-ins ahead of them; accepting.cc how servers get to accept what waits;
+// coordinator_members.cc how it asks members and waits for them; coordinator_connections.cc their
+// connections, and what they say; coordinator_shared.cc the ledger; hosts.cc the steps over several hosts;
+// coordinator_commit.cc the end.
 //
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
 // A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the
@@ -46,8 +47,15 @@ class Coordinator final : public Session {
   // What a failure is when the stream's command has ended, or could not be started.
   Error explain(const Error& error);
 
-  // Makes the directory and asks all members. attempt: from 1; members: what the caller has listed.
-  Result<void> begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members);
+  // connecting.h. kAndCreation: where a member listens nowhere, also that of processes.
+  enum class HoldsConnects { kNo, kAlone, kAndCreation };
+  struct Attempt {
+    uint32_t number;  // from 1
+    bool may_repeat;  // another may follow
+    HoldsConnects holds_connects;
+  };
+  // Makes the directory and asks all members: what the caller has listed.
+  Result<void> begin(const Attempt& attempt, std::span<const Listed> members);
 
   Result<bool> exchange(std::span<const std::byte> posts) override;
   Result<void> prepared() override;
@@ -113,6 +121,13 @@ class Coordinator final : public Session {
   Result<void> refuse_deaf(const Member& m);
   Result<void> ask(Member& m);
   Result<void> await(Step step, int64_t deadline_ns);
+  enum class Late { kIsLost, kIsNoMatter };  // a member whose message has begun by the deadline
+  Result<bool> have_come(Step step, int64_t deadline_ns, Late late);
+  Result<void> let_servers_accept();
+  Result<void> tell_prepared(Step step);
+  bool tell_of_connects(const Member& m, Step step) const;
+  Result<void> tell_again_of_connects(Member& m);
+  void release_if_late();
   Result<void> look_at_silent(int64_t now);
   Result<void> look_for_stopped(Step step);
   Result<void> seize(Member& m);
@@ -166,6 +181,8 @@ class Coordinator final : public Session {
   uint32_t attempt_ = 0;
   uint32_t round_ = 0;  // of plug-ins that prepare
   bool rounds_over_ = false;
+  HoldsConnects holds_connects_ = HoldsConnects::kNo;
+  bool holds_early_ = false;  // creation, ahead of kHold
   uint64_t cookie_ = 0;
   ScopedFd listener_, temporary_, lock_;
   JobName name_;

@@ -161,8 +161,13 @@ bool Coordinator::is_its_turn(const Member& m, Step step) const {
       return in_rounds && told_ < Step::kHold && m.reached == Step::kNone;
     case Step::kPrepared:
       return told_ < Step::kHold && m.reached == Step::kNone;
+    // Also where kHold is on its way: they are not waited for beyond their time.
+    case Step::kConnectsHeld:
+      return told_ >= Step::kHoldConnects && told_ <= Step::kHold && m.reached == Step::kPrepared;
+    case Step::kAccepted:
+      return told_ >= Step::kAccept && told_ <= Step::kHold && m.reached == Step::kConnectsHeld;
     case Step::kHeld:
-      return told_ == Step::kHold && (m.reached == Step::kPrepared || m.reached == Step::kNone);
+      return told_ == Step::kHold && m.reached <= Step::kAccepted && m.reached != Step::kPosted;
     case Step::kStanding:
       return told_ == Step::kStop && m.reached == Step::kHeld;
     case Step::kDrained:
@@ -236,8 +241,10 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
       m.listed.look.state = 'X';
       return {};
     }
-    again = again || failed->again != 0;
-    passing = passing || failed->again == 2;
+    const Again needs = Again{failed->again};
+    again = again || needs != Again::kNever;
+    passing = passing || needs == Again::kInAMoment || needs == Again::kAccepted;
+    unaccepted = unaccepted || needs == Again::kAccepted;
     // Its last thread has ended, and nobody was told.
     came_or_went = came_or_went || static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess;
     return make_error(static_cast<ExitCode>(failed->code), failed->sys_errno,
@@ -277,7 +284,7 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
     watch_no_more(m.socket);
   }
   m.reached = message.step;
-  return {};
+  return message.step == Step::kPrepared ? tell_again_of_connects(m) : Result<void>();
 }
 
 }  // namespace ckpt::job

@@ -14,6 +14,7 @@
 #include "base/memory/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -269,6 +270,21 @@ class Coordinator::LostAgain {
 
 // Waits until every living member has come to `step`. deadline_ns: CLOCK_MONOTONIC, 0 never.
 Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
+  auto all = have_come(step, deadline_ns, Late::kIsLost);
+  if (!all.ok()) return all.error();
+  if (*all) return {};
+  for (const Member& m : members_) {
+    if (needs_nothing(m) || m.reached >= step) continue;
+    return name(m, ExitCode::kTimeout,
+                step <= Step::kHeld
+                    ? "was not ready in time; the checkpoint was given up"
+                    : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
+  }
+  return {};
+}
+
+// False: the deadline came first.
+Result<bool> Coordinator::have_come(Step step, int64_t deadline_ns, Late late) {
   auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
   auto* who = static_cast<uint32_t*>(arena_.allocate((members_.size() + 1) * sizeof(uint32_t)));
   if (polls == nullptr || who == nullptr)
@@ -287,7 +303,8 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
       }
       silent = silent || m.state != Member::State::kWithUs;
     }
-    if (all) return {};
+    if (all) return true;
+    release_if_late();
     if (step <= Step::kHeld) {
       CKPT_TRY(look_at_asker());
       if (const Member* m = lost_again.look(members_, step); m != nullptr)
@@ -299,15 +316,7 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     // Until all go on others wait for the last: in the stop, and before it for a member that is being
     // stopped.
     int64_t wait = silent ? kLookNs : told_ < Step::kGo ? kAskAgainNs : 1'000'000'000;
-    if (deadline_ns != 0 && now >= deadline_ns) {
-      for (const Member& m : members_) {
-        if (needs_nothing(m) || m.reached >= step) continue;
-        return name(m, ExitCode::kTimeout,
-                    step <= Step::kHeld
-                        ? "was not ready in time; the checkpoint was given up"
-                        : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
-      }
-    }
+    if (deadline_ns != 0 && now >= deadline_ns) return false;
     if (deadline_ns != 0) wait = std::min(wait, deadline_ns - now);
     const timespec left{wait / 1'000'000'000, wait % 1'000'000'000};
     const long ready = sys::call(__NR_ppoll, polls, count + 1, &left, nullptr, 8L);
@@ -315,7 +324,9 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
       for (size_t i = 0; i < count; ++i) {
         if (polls[i].revents == 0) continue;
         Member& m = members_[who[i]];
-        CKPT_TRY(m.state == Member::State::kConnected ? greet(m) : take_message(m, deadline_ns));
+        CKPT_TRY(m.state == Member::State::kConnected
+                     ? greet(m)
+                     : take_message(m, late == Late::kIsLost ? deadline_ns : 0));
       }
       if (polls[count].revents != 0) CKPT_TRY(accept_members());
     }

@@ -97,6 +97,8 @@ class DescriptorCapture {
 
   // The obstacle to a restart is on its way, or waits to be accepted: it may be gone at the next look.
   bool has_passing() const { return notes_.has_passing(); }
+  // It waits to be accepted.
+  bool has_unaccepted() const { return notes_.has_unaccepted(); }
   // Sockets that were told to send without waiting, so that other members get the bytes, hold bytes back
   // again as they did. After all members have looked, before threads run.
   void hold_back_senders();

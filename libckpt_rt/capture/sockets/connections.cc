@@ -156,7 +156,7 @@ Result<void> Connections::look_at_far_end(SocketLook& look, SocketState& s) {
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
   // The end of the stream counts as a byte.
   if (far.receive_queue == (far.state == TCP_CLOSE_WAIT ? 1u : 0u)) return {};
-  return forbid_for_now(notes_, kUnaccepted, d);
+  return forbid_until_accepted(notes_, kUnaccepted, d);
 }
 
 }  // namespace ckpt

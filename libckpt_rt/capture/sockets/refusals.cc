@@ -9,6 +9,11 @@ Result<void> forbid_for_now(DescriptorNotes& notes, const char* what, const Capt
   return notes.add(kNoRestart, "descriptor {} ({}): {}", d.fd, d.path, what);
 }
 
+Result<void> forbid_until_accepted(DescriptorNotes& notes, const char* what, const CapturedDescriptor& d) {
+  notes.say_unaccepted();
+  return forbid_for_now(notes, what, d);
+}
+
 Error has_no_turn(const CapturedDescriptor& d) {
   return make_error(
       ExitCode::kTimeout, 0,

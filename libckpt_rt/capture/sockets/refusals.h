@@ -30,8 +30,10 @@ inline constexpr char kAbandoned[] =
     "by "
     "nobody: ask again later";
 
-// Only a later checkpoint can have it: when it is accepted, or sent.
+// Only a later checkpoint can have it: when it is sent, or read.
 Result<void> forbid_for_now(DescriptorNotes& notes, const char* what, const CapturedDescriptor& d);
+// The same, when a server has accepted it.
+Result<void> forbid_until_accepted(DescriptorNotes& notes, const char* what, const CapturedDescriptor& d);
 
 // Another process has looked at it for too long.
 Error has_no_turn(const CapturedDescriptor& d);

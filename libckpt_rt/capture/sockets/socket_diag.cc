@@ -17,6 +17,7 @@ namespace ckpt {
 namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
+constexpr uint32_t kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;  // states of TCP
 constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 // visit(type, value, bytes of it)
@@ -106,7 +107,11 @@ bool SocketDiag::take_unix(const nlmsghdr& header) {
   return room && (facts.inode == 0 || unix_.push_back(facts));
 }
 
-bool SocketDiag::read_unix() {
+bool SocketDiag::read_unix() { return ask_unix(~0u); }
+bool SocketDiag::read_unix_listening() { return ask_unix(1u << kListen); }
+
+bool SocketDiag::ask_unix(uint32_t states) {
+  unix_.clear();
   if (!open()) return false;
   struct {
     nlmsghdr header;
@@ -114,7 +119,7 @@ bool SocketDiag::read_unix() {
   } ask{};
   ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
   ask.request.sdiag_family = AF_UNIX;
-  ask.request.udiag_states = ~0u;
+  ask.request.udiag_states = states;
   ask.request.udiag_show = UDIAG_SHOW_VFS | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS;
   if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return false;
   for (bool more = true; more;) {
@@ -209,7 +214,6 @@ const SocketDiag::Unaccepted* SocketDiag::look_at_unaccepted(uint16_t port) {
   ArenaVector<Ends> closed(*arena_);
   Unaccepted found{};
   found.port = port;
-  constexpr uint32_t kEstablished = 1, kSynReceived = 3, kCloseWait = 8, kListen = 10;
   uint32_t queued = 0;
   bool under_way = false;  // a connection is being made, and may be in the queue already
   bool room = true;
@@ -256,6 +260,28 @@ const SocketDiag::Unaccepted* SocketDiag::look_at_unaccepted(uint16_t port) {
   }
   found.closed = closed.span();
   return unaccepted_.push_back(found) ? &unaccepted_.back() : nullptr;
+}
+
+bool SocketDiag::list_listening(ArenaVector<Listener>& listeners) {
+  return dump_internet(IPPROTO_TCP, 1u << kListen, 0, [&](const inet_diag_msg& message, const nlmsghdr&) {
+    return listeners.push_back({message.idiag_inode, message.id.idiag_sport, message.idiag_rqueue});
+  });
+}
+
+bool SocketDiag::list_unread(uint16_t port, ArenaVector<uint64_t>& connections) {
+  bool room = true;
+  const bool asked = dump_internet(
+      IPPROTO_TCP, 1u << kEstablished | 1u << kCloseWait, port,
+      [&](const inet_diag_msg& message, const nlmsghdr&) {
+        const uint32_t end = message.idiag_state == kCloseWait ? 1 : 0;  // counts as a byte
+        if (message.id.idiag_sport != port || message.idiag_inode != 0 || message.idiag_rqueue <= end)
+          return true;
+        uint64_t cookie;
+        std::memcpy(&cookie, message.id.idiag_cookie, sizeof(cookie));
+        room = room && connections.push_back(cookie);
+        return true;
+      });
+  return asked && room;
 }
 
 uint8_t SocketDiag::udp_shut_down(uint32_t inode) {

@@ -49,6 +49,8 @@ class SocketDiag {
 
   // One question for all Unix sockets of the network namespace. False: the kernel does not answer.
   bool read_unix();
+  // Those alone that listen.
+  bool read_unix_listening();
   const UnixSocketFacts* find_unix(uint32_t inode) const;
   std::span<const UnixSocketFacts> all_unix() const { return unix_.span(); }
 
@@ -71,6 +73,16 @@ class SocketDiag {
   // One question for each port, whoever listens there. nullptr: no memory.
   const Unaccepted* look_at_unaccepted(uint16_t port);
   bool has_looked_at(uint16_t port) const;
+  struct Listener {
+    uint32_t inode;
+    uint16_t port;
+    uint32_t waiting;  // connections that nobody has accepted
+  };
+  // The TCP sockets that listen. False: the kernel does not answer, or there is no memory.
+  bool list_listening(ArenaVector<Listener>& listeners);
+  // Adds the connections to this port that nobody has accepted and in which bytes wait: a number of the
+  // kernel's for each. False: as above.
+  bool list_unread(uint16_t port, ArenaVector<uint64_t>& connections);
   // Where a TCP socket is being connected to, which getpeername(2) does not say. False: nobody knows.
   bool find_connecting(uint32_t inode, int domain, sockaddr_storage& peer, uint32_t& length);
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
@@ -78,6 +90,7 @@ class SocketDiag {
 
  private:
   bool open();
+  bool ask_unix(uint32_t states);
   bool take_unix(const nlmsghdr& header);
   // All of these protocol and states, to visit(const inet_diag_msg&, its nlmsghdr), while that is true.
   template <typename Visit>

@@ -130,13 +130,13 @@ Result<void> SocketCapture::look_at_unix(SocketLook& look, SocketState& s, int s
   s.facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
   if (s.facts == nullptr) return {};
   take_unix_facts(look, s, socket);
-  if (s.abandoned) CKPT_TRY(forbid_for_now(notes_, kAbandoned, d));
+  if (s.abandoned) CKPT_TRY(forbid_until_accepted(notes_, kAbandoned, d));
   if (s.detail.type == SOCK_STREAM && (s.ready & POLLPRI) != 0)
     CKPT_TRY(forbid_for_now(notes_, kUrgentOfUnix, d));
   int unreceived = 0;
   if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
       unreceived != 0) {
-    CKPT_TRY(forbid_for_now(notes_, kUnaccepted, d));
+    CKPT_TRY(forbid_until_accepted(notes_, kUnaccepted, d));
   }
   return {};
 }
@@ -292,7 +292,7 @@ Result<void> SocketCapture::look_at_unaccepted(SocketLook& look, SocketState& s,
   // In a job over several hosts the client may be of the job.
   const bool hosts = partners_.over_hosts();
   if (found->written || (hosts && (found->far || !found->closed.empty())))
-    return forbid_for_now(notes_, hosts ? kAbandonedOrFar : kAbandoned, d);
+    return forbid_until_accepted(notes_, hosts ? kAbandonedOrFar : kAbandoned, d);
   if (found->far) {
     CKPT_TRY(
         notes_.add(kChanged,

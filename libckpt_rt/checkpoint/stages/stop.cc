@@ -5,6 +5,7 @@
 #include "base/checks/check.h"
 #include "base/clock.h"
 #include "job/identity/own_job.h"
+#include "job/session/connecting.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/advice/memory_advice.h"
 #include "libckpt_rt/capture/advice/memory_settings.h"
@@ -85,6 +86,9 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
     }
     parts_.clock.begin(stopped->called_ns, stopped->began_ns);
     stands_ = true;
+    // A callback may connect while all stand, and whoever is in a critical section may wait for a thread that
+    // does.
+    job::connecting::release();
     if (critical_section::none_inside()) {
       stop_state.threads = stopped->first;
       back_end.threads_stand(stopped->first);
@@ -276,7 +280,8 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
   }
   capture.descriptors.know_own(own.span());
   CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
-  if (capture.descriptors.has_passing() && job::ExpectAlone::wait_for_passing()) {
+  if (capture.descriptors.has_passing() &&
+      job::ExpectAlone::wait_for_passing(capture.descriptors.has_unaccepted())) {
     return make_error(ExitCode::kInternal, 0,
                       "what is under way in a connection cannot be saved; the checkpoint is taken again");
   }

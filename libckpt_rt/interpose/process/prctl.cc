@@ -10,6 +10,7 @@
 
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/seccomp/filter_verdict.h"
+#include "libckpt_rt/core/process/seccomp/seccomp_state.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
 #include "libckpt_rt/core/threads/thread_credentials.h"
 #include "libckpt_rt/interpose/abi.h"
@@ -46,6 +47,7 @@ long set_filter(own_filters::By by, unsigned flags, void* program) {
   const bool deadly = filter_verdict::ends_at_checkpoint(code_of(program));
   if (of_all_threads) hooks::begin_alone();
   if (deadly) hooks::begin_deadly_filter();
+  seccomp_state.filtered.store(true, std::memory_order_relaxed);
   const long r = own_filters::set(by, flags, program);
   if (deadly && (sys::failed(r) || (!listens && r > 0))) hooks::end_deadly_filter();
   if (of_all_threads) hooks::end_alone();

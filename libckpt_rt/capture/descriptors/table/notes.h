@@ -27,7 +27,7 @@ class DescriptorNotes {
   void begin(Arena& arena) {
     arena_ = &arena;
     notes_ = ArenaVector<Note>(arena);
-    has_passing_ = false;
+    has_passing_ = has_unaccepted_ = false;
   }
 
   template <typename... Args>
@@ -44,6 +44,9 @@ class DescriptorNotes {
   // What is to be named is on its way, or waits to be accepted: it may be gone at the next look.
   void say_passing() { has_passing_ = true; }
   bool has_passing() const { return has_passing_; }
+  // It waits to be accepted.
+  void say_unaccepted() { has_passing_ = has_unaccepted_ = true; }
+  bool has_unaccepted() const { return has_unaccepted_; }
 
   std::span<const Note> all() const { return notes_.span(); }
   // The first that says what forbids every restart. Empty: none does.
@@ -57,7 +60,7 @@ class DescriptorNotes {
  private:
   Arena* arena_ = nullptr;
   ArenaVector<Note> notes_;
-  bool has_passing_ = false;
+  bool has_passing_ = false, has_unaccepted_ = false;
 };
 
 }  // namespace ckpt

@@ -14,6 +14,8 @@ namespace ckpt {
 struct SeccompState {
   // A thread has forbidden itself system calls that a stop needs.
   std::atomic<bool> strict_thread{false};
+  // A thread has set a filter for itself or for all, or is about to.
+  std::atomic<bool> filtered{false};
   // Filters that were there before the program's first instruction.
   uint32_t before_program = 0;
   // A keyring of its own (keyctl, add_key), and CLONE_NEW* of what it has left by unshare(2) and setns(2); a
