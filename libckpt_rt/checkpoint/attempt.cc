@@ -158,6 +158,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   attempt.watch.look_up_in(&capture.map_before);
   CKPT_TRY(memory_advice::find_flags(capture.map_before, memory.resident));
   CKPT_TRY(capture.files.read(capture.map_before, space.arena()));
+  if (attempt.in_force.files) attempt.file_saver.save_mapped(capture.map_before, space.log());
   CKPT_TRY(back_end.get_ready());
   points::at("prepare.ready");
   return {};

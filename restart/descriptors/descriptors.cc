@@ -7,6 +7,7 @@
 
 #include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/saved_mappings.h"
 
 namespace ckpt {
 namespace {
@@ -78,6 +79,7 @@ Result<void> Restoring::put_back_files() {
   CKPT_TRY(builder.hold_numbers());
   CKPT_TRY(builder.set_aside_journals());
   CKPT_TRY(builder.put_back_files());
+  CKPT_TRY(put_back_mapped_files(meta, {options.saved_files, options.returning}, options.say));
   CKPT_TRY(make_returning_files(meta, options.say));
   CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());

@@ -89,6 +89,10 @@ Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
 
 }  // namespace
 
+Result<int> open_directory_of(const std::string& file, const ProcessRecord& process) {
+  return open_or_make_directory(file.substr(0, std::max<size_t>(1, file.rfind('/'))), process);
+}
+
 Result<void> make_directory_of(const std::string& file, const ProcessRecord& process) {
   const std::string path = file.substr(0, std::max<size_t>(1, file.rfind('/')));
   if (!file.starts_with('/') || access(path.c_str(), F_OK) == 0) return {};

@@ -38,6 +38,10 @@ Result<void> make_returning_files(const ImageMeta& meta, const std::function<voi
 // The directories above `file`, an absolute path, that are missing, for the user of the process: 0700.
 Result<void> make_directory_of(const std::string& file, const ProcessRecord& process);
 
+// The directory of `file`, an absolute path without links, the same way; the caller closes it. kFileChanged
+// also: others may write there.
+Result<int> open_directory_of(const std::string& file, const ProcessRecord& process);
+
 // A FIFO that is gone, as make_returning_files() makes files. The bytes that wait in it are the descriptors'
 // matter.
 Result<void> make_fifo_again(const std::string& path, uint32_t mode, const ProcessRecord& process);

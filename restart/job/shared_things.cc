@@ -12,6 +12,7 @@
 #include "base/memory/bytes.h"
 #include "image/format/records/terminal_records.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/saved_mappings.h"
 #include "restart/plan/shared_objects.h"
 #include "restart/plan/system_v.h"
 
@@ -359,9 +360,15 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   DescriptorBuilder builder(all, options);
   CKPT_TRY(builder.set_aside_journals());
   CKPT_TRY(builder.put_back_files());
-  // Each belongs to the user of a process that had it.
   for (const auto& plan : job.plans) {
-    if (plan != nullptr) CKPT_TRY(make_returning_files(plan->image->meta(), options.say));
+    if (plan != nullptr) add_returning_files(plan->image->meta(), things.returning);
+  }
+  // Each belongs to the user of a process that had it.
+  const SavedMappings kept{options.saved_files, things.returning};
+  for (const auto& plan : job.plans) {
+    if (plan == nullptr) continue;
+    CKPT_TRY(put_back_mapped_files(plan->image->meta(), kept, options.say));
+    CKPT_TRY(make_returning_files(plan->image->meta(), options.say));
   }
   CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());

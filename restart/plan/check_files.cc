@@ -82,15 +82,16 @@ bool written_by_program(const ParsedMapping& m) {
          (m.record.flags & kMapMayWrite) != 0;
 }
 
-Result<void> check_one(const ParsedMapping& m, bool may_differ, const ReturningFiles& returning) {
+Result<void> check_one(const ParsedMapping& m, bool may_differ, const SavedMappings& saved_files) {
   auto kind = static_cast<MappingKind>(m.record.kind);
   std::string path(m.path);
-  ScopedFd fd(open(path.c_str(),
+  const std::string saved = saved_files.of(m);
+  ScopedFd fd(open(saved.empty() ? path.c_str() : saved.c_str(),
                    (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
     // Or it has gone while others were looked at: each Java that starts removes the files of those that have
     // ended.
-    if (errno == ENOENT && (returning.count(path) != 0 || can_be_made_again(m))) return {};
+    if (errno == ENOENT && (saved_files.returning.count(path) != 0 || can_be_made_again(m))) return {};
     const int error = errno;
     struct stat st;
     // The contents cannot be seen: the file's size, and its time where that is known, have to do.
@@ -121,7 +122,7 @@ void add_written_files(const ImageMeta& meta, WrittenFiles& files) {
   }
 }
 
-Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning,
+Result<void> check_mapped_files(const ImageMeta& meta, const SavedMappings& saved_files,
                                 const WrittenFiles& written) {
   std::set<std::tuple<std::string_view, uint32_t>> done;
   for (const ParsedMapping& m : meta.mappings) {
@@ -130,7 +131,7 @@ Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& ret
         kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared || kind == MappingKind::kDevice;
     if (!from_file || (m.record.flags & kMapFileDeleted) != 0) continue;
     if (!done.emplace(m.path, m.record.kind).second) continue;
-    CKPT_TRY(check_one(m, written.count(m.path) != 0, returning));
+    CKPT_TRY(check_one(m, written.count(m.path) != 0, saved_files));
   }
   return {};
 }

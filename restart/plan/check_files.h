@@ -14,7 +14,7 @@
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
-#include "restart/files/vanished_file.h"
+#include "restart/descriptors/saved_mappings.h"
 
 namespace ckpt {
 
@@ -23,8 +23,8 @@ namespace ckpt {
 using WrittenFiles = std::set<std::string, std::less<>>;
 void add_written_files(const ImageMeta& meta, WrittenFiles& files);
 
-// The first difference, as kFileChanged naming the file.
-Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning,
+// The first difference, as kFileChanged naming the file. What is kept of a file is looked at in its place.
+Result<void> check_mapped_files(const ImageMeta& meta, const SavedMappings& saved_files,
                                 const WrittenFiles& written);
 
 }  // namespace ckpt

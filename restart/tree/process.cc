@@ -213,7 +213,8 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   CKPT_TRY(range.reserve(objects.view_bytes()));
   CKPT_TRY(
       objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
-  MemoryPlan memory(meta, *spec.fill, objects);
+  MemoryPlan memory(meta, *spec.fill, objects,
+                    {options.saved_files, spec.job != nullptr ? spec.job->returning : options.returning});
   CKPT_TRY(memory.build(fds.working));
   restore_file_watches(meta, options);
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));

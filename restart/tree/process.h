@@ -11,6 +11,7 @@
 #include "image/read/image_chain.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/feed/feeder.h"
+#include "restart/files/vanished_file.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
 #include "restart/plan/vdso/vdso.h"
@@ -26,6 +27,7 @@ struct JobSpec {
   std::map<uint64_t, int> objects;     // memfds and files without a name
   std::map<uint64_t, uint64_t> views;  // shared memory without a descriptor: where it is mapped now
   std::set<uint64_t> mapped_objects;   // by any of them
+  ReturningFiles returning;            // of any of them, made again
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
   std::set<int> processes;             // the same
   int together_fd = -1, go_fd = -1;    // pipes: base/protocol/restart_protocol.h, RestorerArgs

@@ -162,7 +162,8 @@ Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds) {
   if (!fresh) return known->second;
   const std::string& path = known->first.first;
   int flags = (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-  ScopedFd fd(open(path.c_str(), flags));
+  const std::string saved = saved_files_.of(m);
+  ScopedFd fd(open(saved.empty() ? path.c_str() : saved.c_str(), flags));
   if (!fd.valid()) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{}, which the program had mapped{}, cannot be opened ({}): put it back, or restart as "

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "restart/descriptors/saved_mappings.h"
 #include "restart/files/working_fds.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/shared_objects.h"
@@ -26,8 +27,9 @@ std::string mapping_name(const ImageMeta& meta, uint32_t index);
 
 class MemoryPlan {
  public:
-  MemoryPlan(const ImageMeta& meta, const FillPlan& fill, const SharedObjects& objects)
-      : meta_(meta), fill_(fill), objects_(objects) {}
+  MemoryPlan(const ImageMeta& meta, const FillPlan& fill, const SharedObjects& objects,
+             SavedMappings saved_files)
+      : meta_(meta), fill_(fill), objects_(objects), saved_files_(std::move(saved_files)) {}
 
   // Opens the files, above the saved descriptors. Changes no mapping.
   Result<void> build(WorkingFds& fds);
@@ -43,6 +45,7 @@ class MemoryPlan {
   const ImageMeta& meta_;
   const FillPlan& fill_;
   const SharedObjects& objects_;
+  const SavedMappings saved_files_;
   std::vector<RestorerMapping> mappings_;
   std::map<std::pair<std::string, bool>, int> open_;  // path, for writing -> descriptor
   std::map<uint64_t, int> readers_;                   // of sealed memfds, by object

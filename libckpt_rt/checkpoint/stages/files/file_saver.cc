@@ -13,6 +13,7 @@
 #include "image/write/directory/saved_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/kinds/file_systems.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -50,12 +51,10 @@ void FileSaver::open(Arena& arena, int directory, const char* image, SavedFiles 
 }
 
 // made: the file has a link more.
-bool FileSaver::link(int tid, int fd, uint64_t device, uint64_t inode, bool* made) {
+bool FileSaver::link(const char* path, uint64_t device, uint64_t inode, bool* made) {
   if (how_ == SavedFiles::kCopies || device_ != device || !directory_.open()) return false;
-  const TaskPath path(tid, "fd", fd);
   const SavedFileName name = saved_file_name(device, inode, false);
-  const long r =
-      sys::call(__NR_linkat, AT_FDCWD, path.c_str(), directory_.fd(), name.text, AT_SYMLINK_FOLLOW);
+  const long r = sys::call(__NR_linkat, AT_FDCWD, path, directory_.fd(), name.text, AT_SYMLINK_FOLLOW);
   if (r != 0 && r != -EEXIST) return false;
   // While the program runs, another file may have come to that number since it was looked at.
   struct stat linked;
@@ -76,19 +75,47 @@ void FileSaver::save(int tid, int fd) {
   if (read_fdinfo(tid, fd, text, *arena_, info) < 0 ||
       !is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), info.flags, how_))
     return;
+  save_at(TaskPath(tid, "fd", fd).c_str(), st);
+}
+
+void FileSaver::save_at(const char* path, const struct stat& st) {
   bool made;
-  if (link(tid, fd, st.st_dev, st.st_ino, &made)) {
+  if (link(path, st.st_dev, st.st_ino, &made)) {
     // A file that the list has no room for is linked once more in the stop, which finds its name taken.
     (void)seen_.push_back({st.st_dev, st.st_ino});
     return;
   }
-  const TaskPath path(tid, "fd", fd);
   if (!directory_.open()) {
     ++not_covered_;
     return;
   }
-  if (is_made_by_the_kernel(path.c_str())) return;
-  if (how_ == SavedFiles::kLinks || copy(path.c_str(), st) == Copy::kFailed) ++not_covered_;
+  if (is_made_by_the_kernel(path)) return;
+  if (how_ == SavedFiles::kLinks || copy(path, st) == Copy::kFailed) ++not_covered_;
+}
+
+void FileSaver::save_mapped(const MemoryMap& map, int log) {
+  if (how_ == SavedFiles::kNone || arena_ == nullptr) return;
+  not_covered_ = 0;
+  const size_t known = seen_.size();
+  File last{};  // parts of one file lie side by side, as a rule
+  for (const Mapping& m : map.mappings()) {
+    const File file{m.device, m.inode};
+    if ((m.kind != MappingKind::kFilePrivate && m.kind != MappingKind::kFileShared) ||
+        (m.map_flags & kMapFileDeleted) != 0 || m.path[0] != '/' || file == last)
+      continue;
+    last = file;
+    struct stat st;
+    // Programs and libraries are older than the job, whatever is to be kept of open files.
+    if (std::binary_search(seen_.begin(), seen_.begin() + known, file) ||
+        sys::call(__NR_newfstatat, AT_FDCWD, m.path, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+        File{st.st_dev, st.st_ino} != file ||
+        !is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), O_RDONLY, SavedFiles::kAuto))
+      continue;
+    save_at(m.path, st);
+  }
+  directory_.close();
+  std::sort(seen_.begin(), seen_.end());
+  say_what_is_not_covered(log, "mapped");
 }
 
 void FileSaver::make_durable(int log) {
@@ -115,11 +142,14 @@ void FileSaver::save_all(int log, Time time) {
   for (size_t i = 0; i < fds.size(); ++i) save(tid, fds[i]);
   directory_.close();
   std::sort(seen_.begin(), seen_.end());
-  if (not_covered_ != 0) {
-    log_format(
-        log, "{} open files are not kept beside the image (CKPT_FILES={}): a restart needs them as they are",
-        not_covered_, saved_files_name(how_));
-  }
+  say_what_is_not_covered(log, "open");
+}
+
+void FileSaver::say_what_is_not_covered(int log, const char* which) const {
+  if (not_covered_ == 0) return;
+  log_format(log,
+             "{} {} files are not kept beside the image (CKPT_FILES={}): a restart needs them as they are",
+             not_covered_, which, saved_files_name(how_));
 }
 
 void FileSaver::save_temporary() {
@@ -145,7 +175,7 @@ void FileSaver::save_opened(std::span<CapturedDescriptor> entries) {
     if (most == 0) return;
     --most;
     bool made = false;
-    (void)link(sys::getpid(), d.fd, file.device, file.inode, &made);
+    (void)link(TaskPath(sys::getpid(), "fd", d.fd).c_str(), file.device, file.inode, &made);
     if (made) ++d.now.links;
   }
 }

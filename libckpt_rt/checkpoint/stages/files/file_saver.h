@@ -1,6 +1,6 @@
-// Files that the program has open are saved beside the image, in case they are removed or replaced before a
-// restart: by a hard link where the image directory is on the same file system, else by a copy, if they are
-// small and not being written.
+// Files that the program has open, or has mapped, are saved beside the image, in case they are removed or
+// replaced before a restart: by a hard link where the image directory is on the same file system, else by a
+// copy, if they are small and not being written.
 //
 // Owner:     one Attempt. Callers: the agent: ahead of the stop; in the stop, for what was opened since, by
 //            links alone; and when the image is durable, for what only a copy can save.
@@ -18,6 +18,7 @@
 namespace ckpt {
 
 struct CapturedDescriptor;
+class MemoryMap;
 
 class FileSaver {
  public:
@@ -28,6 +29,8 @@ class FileSaver {
   // is copying is not waited for, and looked at again then.
   enum class Time { kFirst, kLast };
   void save_all(int log, Time time);
+  // After the first save_all(): the files that are mapped, and that it has not met.
+  void save_mapped(const MemoryMap& map, int log);
   // Ahead of the commit of the image, for its names. A job's coordinator does it for all members.
   void make_durable(int log);
   // The program runs; this process is the first of its job.
@@ -44,8 +47,11 @@ class FileSaver {
   };
 
   void save(int tid, int fd);
+  // path: of the file, or of a descriptor that leads to it.
+  void save_at(const char* path, const struct stat& st);
   void save_opened(std::span<CapturedDescriptor> entries);
-  bool link(int tid, int fd, uint64_t device, uint64_t inode, bool* made);
+  bool link(const char* path, uint64_t device, uint64_t inode, bool* made);
+  void say_what_is_not_covered(int log, const char* which) const;
   enum class Copy { kMade, kFailed, kUnderWay };  // kUnderWay: by another process
   Copy copy(const char* path, const struct stat& st);
   Copy copy_under(const char* path, const struct stat& st, const char* name);
