@@ -72,18 +72,21 @@ class OnlyReceiver {
     SocketName here;
     here.length = sizeof(here.address);
     if (getsockname(fd_, reinterpret_cast<sockaddr*>(&here.address), &here.length) != 0 || !(here == at))
-      leave();
+      stays_connected_ = !leave();
   }
   OnlyReceiver(const OnlyReceiver&) = delete;
-  ~OnlyReceiver() { leave(); }
+
+  // After the datagram. False: the socket is still connected to the sender, and takes nothing from others.
+  [[nodiscard]] bool leave() {
+    const sockaddr nobody{AF_UNSPEC, {}};
+    const int fd = std::exchange(fd_, -1);
+    if (fd >= 0 && ::connect(fd, &nobody, sizeof(nobody)) != 0) stays_connected_ = true;
+    return !stays_connected_;
+  }
 
  private:
-  void leave() {
-    const sockaddr nobody{AF_UNSPEC, {}};
-    if (fd_ >= 0) ::connect(fd_, &nobody, sizeof(nobody));
-    fd_ = -1;
-  }
   int fd_ = -1;
+  bool stays_connected_ = false;
 };
 
 }  // namespace
@@ -304,11 +307,12 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
       if (IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) && IN6_IS_ADDR_V4MAPPED(&sender.sin6_addr))
         six.sin6_addr = sender.sin6_addr;
     }
-    const OnlyReceiver only(to, m.sender, target);
+    OnlyReceiver only(to, m.sender, target);
     if (target.family() != AF_UNIX) as_seen_from(*from, target);
     make_room(*from);
     const InDirectory there(is_path(target) ? directory_of(to) : std::string());
     CKPT_TRY(send_one(to, *from, &target, m, find_open_file));
+    if (!only.leave()) return cannot_make(to);
   }
   if (lost != 0) {
     say("{}: {} messages in it came from addresses that are not of this host: they are lost", describe(to),
