@@ -20,6 +20,8 @@
 namespace ckpt {
 namespace {
 
+using namespace std::string_view_literals;
+
 // Rollback journal, write-ahead log and its index.
 constexpr const char* kSuffixes[] = {"-journal", "-wal", "-shm"};
 // Files are stamped by a clock that stands still between two ticks.
@@ -58,7 +60,7 @@ int who_locks(int fd) {
 }  // namespace
 
 bool DescriptorBuilder::is_database(const ParsedOpenFile& file) const {
-  constexpr std::string_view kBegin("SQLite format 3", 16);
+  constexpr std::string_view kBegin = "SQLite format 3\0"sv;
   if ((file.record.flags & kOpenFileWhole) == 0 || !opened_by_path(file)) return false;
   return std::any_of(meta_.contents.begin(), meta_.contents.end(), [&](const ParsedFileContent& c) {
     return c.record.open_file != 0 && c.record.object == file.record.object && c.record.offset == 0 &&
