@@ -14,6 +14,8 @@ namespace ckpt::cli {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 460, kLeft = 80, kRight = 180, kTop = 30, kBottom = 60;
+// Of ratios that are drawn. One of a recovery that takes many times the time between failures is infinite.
+constexpr double kLeastRatio = 1e-9, kMostRatio = 10;
 constexpr const char* kColours[] = {"#1b6ca8", "#c8553d", "#3a7d44", "#8d6a9f",
                                     "#b8860b", "#444444", "#20a4a4"};
 
@@ -50,10 +52,10 @@ std::string draw_plan(const std::vector<Curve>& curves) {
   for (const Curve& c : curves) {
     shortest = std::min(shortest, c.best.interval / 30);
     longest = std::max(longest, c.best.interval * 30);
-    least = std::min(least, std::max(c.best.ratio, 1e-9));
+    least = std::min(least, std::clamp(c.best.ratio, kLeastRatio, kMostRatio));
   }
   for (const Curve& c : curves) {
-    for (double t : {shortest, longest}) most = std::max(most, std::min(ratio_at(c.input, t), 10.0));
+    for (double t : {shortest, longest}) most = std::max(most, std::min(ratio_at(c.input, t), kMostRatio));
   }
   const Axis x{std::log10(shortest), std::log10(longest), kLeft, kWidth - kRight};
   const Axis y{std::floor(std::log10(least)), std::ceil(std::log10(std::max(most, least * 10))),
@@ -70,12 +72,13 @@ std::string draw_plan(const std::vector<Curve>& curves) {
     svg += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#dddddd\"/>\n",
                        x1, y1, x2, y2);
   };
-  for (double d = std::ceil(x.low); d <= x.high; ++d) {
+  const int last_time = static_cast<int>(std::floor(x.high)), last_ratio = static_cast<int>(y.high);
+  for (int d = static_cast<int>(std::ceil(x.low)); d <= last_time; ++d) {
     const double at = x.at(std::pow(10, d));
     line(at, kTop, at, kHeight - kBottom);
     text(at, kHeight - kBottom + 18, "middle", human_duration(static_cast<int64_t>(std::pow(10, d) * 1e9)));
   }
-  for (double d = y.low; d <= y.high; ++d) {
+  for (int d = static_cast<int>(y.low); d <= last_ratio; ++d) {
     const double at = y.at(std::pow(10, d));
     line(kLeft, at, kWidth - kRight, at);
     text(kLeft - 8, at + 4, "end", fmt::format("{:g} %", 100 * std::pow(10, d)));
@@ -94,8 +97,10 @@ std::string draw_plan(const std::vector<Curve>& curves) {
       svg += fmt::format("{:.1f},{:.1f} ", x.at(interval), y.at(ratio));
     }
     svg += "\"/>\n";
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x.at(c.best.interval),
-                       y.at(std::max(c.best.ratio, 1e-9)), colour);
+    if (const double ratio = std::max(c.best.ratio, kLeastRatio); std::log10(ratio) <= y.high) {
+      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x.at(c.best.interval),
+                         y.at(ratio), colour);
+    }
     const double at = kTop + 10 + 20 * static_cast<double>(i);
     svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"12\" height=\"12\" fill=\"{}\"/>\n",
                        kWidth - kRight + 14, at - 10, colour);

@@ -29,6 +29,16 @@ class PlanTest(CkptTest):
         self.assertTrue(text.startswith("<svg") and text.rstrip().endswith("</svg>"))
         self.assertEqual(text.count("<polyline"), 5)
 
+    def test_a_plot_of_what_never_gets_done(self):
+        # A recovery of so many times the time between failures that its cost has no number.
+        path = self.path("plan.svg")
+        disk = self.plan("--mtbf", "1s", "--overhead", "5ms", "--latency", "2000s", "--plot", path)["schemes"][0]
+        self.assertIsNone(disk["overhead_ratio"])
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        self.assertTrue(text.rstrip().endswith("</svg>"))
+        self.assertNotRegex(text, "inf|nan")
+
     def test_refusals(self):
         self.refuse(USAGE, "cost", "plan", "--mtbf", "24h")
         self.refuse(USAGE, "--mtbf", "plan", "--mtbf", "0s", "--overhead", "1s")
