@@ -132,7 +132,7 @@ std::string live_thread(pid_t pid) {
 std::string strict_thread(pid_t pid) {
   std::error_code ignored;
   for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
-    const std::string tid = task.path().filename().string();
+    std::string tid = task.path().filename().string();
     std::string status;
     if (read_proc(pid, ("task/" + tid + "/status").c_str(), &status) &&
         status_value(status, "Seccomp") == "1")
