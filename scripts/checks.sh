@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What runs beside the tests: what runs in the program, built by clang and tried; clang-tidy on what runs in
-# the program; tests of parts under sanitizers. Each in a build of its own.
+# What runs beside the tests: what runs in the program, built by clang and tried; clang-tidy on what is
+# delivered; tests of parts under sanitizers. Each in a build of its own.
 # Usage: scripts/checks.sh [--compile] [clang|look|tidy|asan|tsan...]      default: all, which is what CI runs
 #        --compile: compiles and looks only, so that what is run later is there; nothing whose result depends on who else has the processors
 # scripts/tidy.sh and scripts/sanitize.sh without arguments look at everything there is, and take longer.
@@ -55,11 +55,11 @@ for part; do
       cmake --build build-checks-clang --target ckpt_rt ckpt_heap
       if $run; then try_with_clang; fi
       ;;
-    look)  # clang at the rest of what is delivered: nothing is made of it
+    look)  # clang at what clang-tidy does not look at yet: nothing is made of it
       cmake --preset clang -B build-clang-look -DCKPT_UNITY=ON >/dev/null
-      "$root/scripts/clang_look.py" build-clang-look cli restart cluster plugins timewarp
+      "$root/scripts/clang_look.py" build-clang-look cli
       ;;
-    tidy) "$root/scripts/tidy.sh" base copier image/format image/write libckpt_rt job heap beside plugins ;;
+    tidy) "$root/scripts/tidy.sh" base beside cluster copier heap image job libckpt_rt plugins restart timewarp ;;
     # By clang: so both compilers build these tests, and their warnings are seen.
     asan)
       sanitize build-checks-asan address,undefined "protect_model_test copy_engine_test writer_test unit_test cli_unit_test birth_plan_test
