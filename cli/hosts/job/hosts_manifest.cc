@@ -206,7 +206,7 @@ std::string newest_hosts_manifest(const std::string& directory, const std::strin
 
 std::string newest_to_go_on_from(const std::string& directory, const std::string& job) {
   std::vector<std::string> passed_over;
-  const std::string path = newest_hosts_manifest(directory, job, &passed_over);
+  std::string path = newest_hosts_manifest(directory, job, &passed_over);
   for (const std::string& note : passed_over) fmt::print(stderr, "ckpt: {}\n", printable(note));
   return path;
 }
