@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What runs beside the tests: what runs in the program, built by clang and tried; clang-tidy on what is
 # delivered; tests of parts under sanitizers. Each in a build of its own.
-# Usage: scripts/checks.sh [--compile] [clang|look|tidy|asan|tsan...]      default: all, which is what CI runs
+# Usage: scripts/checks.sh [--compile] [clang|tidy|asan|tsan...]      default: all, which is what CI runs
 #        --compile: compiles and looks only, so that what is run later is there; nothing whose result depends on who else has the processors
 # scripts/tidy.sh and scripts/sanitize.sh without arguments look at everything there is, and take longer.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -13,7 +13,7 @@ if [ "${1-}" = --compile ]; then
 fi
 "$root/scripts/setup.sh" --packages-only --checks
 cd -- "$root"
-[ $# -gt 0 ] || set -- clang look tidy asan tsan
+[ $# -gt 0 ] || set -- clang tidy asan tsan
 
 # Builds these programs of tests with these sanitizers, and runs them.
 sanitize() {  # folder, sanitizers, programs, more for cmake
@@ -55,11 +55,7 @@ for part; do
       cmake --build build-checks-clang --target ckpt_rt ckpt_heap
       if $run; then try_with_clang; fi
       ;;
-    look)  # clang at what clang-tidy does not look at yet: nothing is made of it
-      cmake --preset clang -B build-clang-look -DCKPT_UNITY=ON >/dev/null
-      "$root/scripts/clang_look.py" build-clang-look cli
-      ;;
-    tidy) "$root/scripts/tidy.sh" base beside cluster copier heap image job libckpt_rt plugins restart timewarp ;;
+    tidy) "$root/scripts/tidy.sh" base beside cli cluster copier heap image job libckpt_rt plugins restart timewarp ;;
     # By clang: so both compilers build these tests, and their warnings are seen.
     asan)
       sanitize build-checks-asan address,undefined "protect_model_test copy_engine_test writer_test unit_test cli_unit_test birth_plan_test
@@ -72,7 +68,7 @@ for part; do
       GTEST_FILTER="-Mutation.TheReaderSurvives:PowerLoss.AtEveryInstant:*.EveryFlippedByteIsSeen:*.EveryLengthIsRefused:Sealed.AnyByteChanged" \
         sanitize build-checks-tsan thread "unit_test copy_engine_test timewarp_test sealed_link_test exchange_test writer_test"
       ;;
-    *) die "no such part: $part (clang, look, tidy, asan, tsan)" ;;
+    *) die "no such part: $part (clang, tidy, asan, tsan)" ;;
   esac
   say "$part: $((SECONDS - begin)) s"
 done
