@@ -174,7 +174,7 @@ class Busy(unittest.TestCase):
         with open(os.path.join(tree.work, "last client"), encoding="utf-8") as f:
             leader = int(f.read())
         with subprocess.Popen([job_tree.CKPT, "now", str(leader)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as asker:
-            wait_for(lambda: job_tree.state_of(leader) in "TZ", point)
+            wait_for(lambda: self.stands_or_ended(leader), point)
             before = self.served(tree)
             # More than could have been under way: each of seven clients has one request at a time.
             wait_for(lambda: self.served(tree) > before + 20, "requests are answered")
@@ -184,6 +184,12 @@ class Busy(unittest.TestCase):
         if how == "stop":
             tree.checkpoint(leader)  # it comes to the point for the second time
             self.ends_right(tree)
+
+    @staticmethod
+    def stands_or_ended(pid):
+        """Its first thread may wait for a page in the middle of a system call; that one runs on in the kernel until the page is there."""
+        states = [job_tree.state_of(f"{pid}/task/{tid}") for tid in os.listdir(f"/proc/{pid}/task")]
+        return "T" in states or set(states) <= {"Z"}
 
     @staticmethod
     def served(tree):
