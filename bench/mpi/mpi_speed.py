@@ -105,7 +105,9 @@ class Bench:
         again.wait()
 
     def netpipe(self):
-        program = {"openmpi": "NPopenmpi", "mpich": "NPmpich2"}[self.o.mpi]
+        program, package = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "netpipe-mpich2")}[self.o.mpi]
+        if shutil.which(program) is None:
+            sys.exit(f"{program} is not there: apt-get install {package}")
         words = [*self.words(("h1", "h2"), 1), program, "-u", "1048576", "-p", "0"]  # 41 sizes of 7 trials, each of a quarter of a second
         # Without the library the launchers go by ssh.
         remote = {"openmpi": {"OMPI_MCA_plm_rsh_agent": self.hosts.agent},
