@@ -286,8 +286,7 @@ class Trees(unittest.TestCase):
                     wait_for(stopped, "the stop")
                     planters, below = stopped()
                     if killed >= len(below):  # there is one less than at the stop before: a helper has ended already
-                        for pid in (*below, again.pid):
-                            os.kill(pid, signal.SIGKILL)
+                        job_tree.kill_all_below(again)  # and waits for them: what is left counts below
                         again.communicate()
                         break
                     with self.subTest(point=point, namespaces=namespaces, killed=killed, name=job_tree.name_of(below[killed])):
