@@ -79,7 +79,9 @@ Result<void> Restoring::put_back_files() {
   CKPT_TRY(builder.hold_numbers());
   CKPT_TRY(builder.set_aside_journals());
   CKPT_TRY(builder.put_back_files());
-  CKPT_TRY(put_back_mapped_files(meta, {options.saved_files, options.returning}, options.say));
+  SavedMappings kept{options.saved_files, {}};
+  add_shared_files(meta, kept.shared);
+  put_back_mapped_files(meta, kept, options.say);
   CKPT_TRY(make_returning_files(meta, options.say));
   CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());

@@ -185,15 +185,18 @@ Result<void> plan_tree(JobPlan& job) {
 Result<void> check_job(JobPlan& job, Loading loading, const VerifyProgress& progress) {
   ReturningFiles returning;
   WrittenFiles written;
+  SharedFiles shared;
   for (const auto& plan : job.plans) {
     if (plan == nullptr) continue;
     add_returning_files(plan->image->meta(), returning);
     add_changing_files(*plan, written);
+    add_shared_files(plan->image->meta(), shared);
   }
   for (size_t i = 0; i < job.plans.size(); ++i) {
     if (job.plans[i] == nullptr) continue;
     job.plans[i]->returning = returning;
     job.plans[i]->written = written;
+    job.plans[i]->shared = shared;
     if (auto r = check_plan(*job.plans[i], loading, progress); !r.ok()) {
       const ManifestMember& m = job.manifest.members[i];
       return make_error(r.error().code, r.error().sys_errno, "process {} ({}): {}", m.pid, m.name,

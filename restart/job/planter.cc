@@ -360,7 +360,6 @@ class Tree {
     job.objects = things_.objects;
     job.views = things_.views;
     job.mapped_objects = things_.mapped_objects;
-    job.returning = things_.returning;
     job.lone_pipes = things_.lone_pipes;
     for (const ManifestMember& member : job_.manifest.members) job.processes.insert(member.pid);
     job.together_fd = spec_.together_fd;

@@ -360,14 +360,11 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   DescriptorBuilder builder(all, options);
   CKPT_TRY(builder.set_aside_journals());
   CKPT_TRY(builder.put_back_files());
-  for (const auto& plan : job.plans) {
-    if (plan != nullptr) add_returning_files(plan->image->meta(), things.returning);
-  }
   // Each belongs to the user of a process that had it.
-  const SavedMappings kept{options.saved_files, things.returning};
+  const SavedMappings kept{options.saved_files, job.root().shared};
   for (const auto& plan : job.plans) {
     if (plan == nullptr) continue;
-    CKPT_TRY(put_back_mapped_files(plan->image->meta(), kept, options.say));
+    put_back_mapped_files(plan->image->meta(), kept, options.say);
     CKPT_TRY(make_returning_files(plan->image->meta(), options.say));
   }
   CKPT_TRY(builder.put_back_changes());

@@ -14,7 +14,6 @@
 
 #include "image/read/image_meta.h"
 #include "restart/descriptors/descriptors.h"
-#include "restart/files/vanished_file.h"
 #include "restart/job/job_plan.h"
 #include "restart/job/late_messages.h"
 #include "restart/reports/report.h"
@@ -26,7 +25,6 @@ struct SharedThings {
   std::map<uint64_t, int> objects;
   std::map<uint64_t, uint64_t> views;
   std::set<uint64_t> mapped_objects;
-  ReturningFiles returning;            // made again for any process
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
   std::map<uint32_t, int> terminals;   // of the job's own: /dev/pts/N as it was, and one descriptor of it
   std::unique_ptr<LateMessages> late;  // nullptr: all messages are where they waited

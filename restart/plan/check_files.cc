@@ -77,21 +77,17 @@ Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& 
                     path, same_content ? "modification time" : "content", kRemedy);
 }
 
-bool written_by_program(const ParsedMapping& m) {
-  return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared &&
-         (m.record.flags & kMapMayWrite) != 0;
-}
-
-Result<void> check_one(const ParsedMapping& m, bool may_differ, const SavedMappings& saved_files) {
+Result<void> check_one(const ParsedMapping& m, bool may_differ, const ReturningFiles& returning,
+                       const SavedMappings& kept) {
   auto kind = static_cast<MappingKind>(m.record.kind);
   std::string path(m.path);
-  const std::string saved = saved_files.of(m);
+  const std::string saved = kept.of(m);
   ScopedFd fd(open(saved.empty() ? path.c_str() : saved.c_str(),
                    (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
     // Or it has gone while others were looked at: each Java that starts removes the files of those that have
     // ended.
-    if (errno == ENOENT && (saved_files.returning.count(path) != 0 || can_be_made_again(m))) return {};
+    if (errno == ENOENT && (returning.count(path) != 0 || can_be_made_again(m))) return {};
     const int error = errno;
     struct stat st;
     // The contents cannot be seen: the file's size, and its time where that is known, have to do.
@@ -116,14 +112,8 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ, const SavedMappi
 
 }  // namespace
 
-void add_written_files(const ImageMeta& meta, WrittenFiles& files) {
-  for (const ParsedMapping& m : meta.mappings) {
-    if (written_by_program(m)) files.emplace(m.path);
-  }
-}
-
-Result<void> check_mapped_files(const ImageMeta& meta, const SavedMappings& saved_files,
-                                const WrittenFiles& written) {
+Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning,
+                                const WrittenFiles& written, const SavedMappings& saved) {
   std::set<std::tuple<std::string_view, uint32_t>> done;
   for (const ParsedMapping& m : meta.mappings) {
     auto kind = static_cast<MappingKind>(m.record.kind);
@@ -131,7 +121,7 @@ Result<void> check_mapped_files(const ImageMeta& meta, const SavedMappings& save
         kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared || kind == MappingKind::kDevice;
     if (!from_file || (m.record.flags & kMapFileDeleted) != 0) continue;
     if (!done.emplace(m.path, m.record.kind).second) continue;
-    CKPT_TRY(check_one(m, written.count(m.path) != 0, saved_files));
+    CKPT_TRY(check_one(m, written.count(m.path) != 0, returning, saved));
   }
   return {};
 }

@@ -15,16 +15,14 @@
 #include "base/result.h"
 #include "image/read/image_meta.h"
 #include "restart/descriptors/saved_mappings.h"
+#include "restart/files/vanished_file.h"
 
 namespace ckpt {
 
-// By name: what some process of the job may write through a shared mapping, and writes back as its image has
-// it; and what is put back (add_files_put_back).
-using WrittenFiles = std::set<std::string, std::less<>>;
-void add_written_files(const ImageMeta& meta, WrittenFiles& files);
-
+// written: by name, what some process of the job may write through a shared mapping (add_written_files()),
+// and writes back as its image has it; and what is put back (add_files_put_back).
 // The first difference, as kFileChanged naming the file. What is kept of a file is looked at in its place.
-Result<void> check_mapped_files(const ImageMeta& meta, const SavedMappings& saved_files,
-                                const WrittenFiles& written);
+Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning,
+                                const WrittenFiles& written, const SavedMappings& saved);
 
 }  // namespace ckpt

@@ -118,10 +118,11 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   CKPT_TRY(check_machine(*plan.image, plan.vdso));
   add_returning_files(meta, plan.returning);
   add_changing_files(plan, plan.written);
+  add_shared_files(meta, plan.shared);
   DescriptorOptions options = options_of_check(plan);
   options.returning = plan.returning;
   CKPT_TRY(check_trust_in_saved_files(options.saved_files));
-  CKPT_TRY(check_mapped_files(meta, {options.saved_files, plan.returning}, plan.written));
+  CKPT_TRY(check_mapped_files(meta, plan.returning, plan.written, {options.saved_files, plan.shared}));
   CKPT_TRY(check_descriptors(meta, options));
   CKPT_TRY(check_system_v(meta, plan.notes));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));

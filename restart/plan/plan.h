@@ -28,6 +28,7 @@ struct RestartPlan {
   std::vector<std::string> notes;  // of the image, for the user
   ReturningFiles returning;        // of a job: its other processes' too
   WrittenFiles written;            // the same
+  SharedFiles shared;              // the same
 
   const ProcessRecord& process() const { return image->meta().process.record; }
 };

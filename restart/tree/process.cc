@@ -129,8 +129,15 @@ Result<void> restore_surroundings(const ImageMeta& meta, const std::string& imag
   return {};
 }
 
-int open_exe(const ImageMeta& meta, OwnFds& fds) {
-  ScopedFd fd(open(std::string(meta.mm.exe_path).c_str(), O_RDONLY | O_CLOEXEC));
+int open_exe(const ImageMeta& meta, const SavedMappings& kept, OwnFds& fds) {
+  std::string path(meta.mm.exe_path);
+  // Where another program has its name by now.
+  const auto mapped = std::find_if(meta.mappings.begin(), meta.mappings.end(),
+                                   [&](const ParsedMapping& m) { return m.path == path; });
+  if (mapped != meta.mappings.end()) {
+    if (std::string saved = kept.of(*mapped); !saved.empty()) path = std::move(saved);
+  }
+  ScopedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return -1;
   auto parked = fds.working.park(std::move(fd), "the program's file");
   return parked.ok() ? *parked : -1;
@@ -207,14 +214,14 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   // Of a job it has been prepared for all.
   auto time = spec.job != nullptr ? Result<TimeNamespace>(TimeNamespace{}) : continue_time(fds, report);
   if (!time.ok()) return time.error();
-  fds.exe = open_exe(meta, fds);
+  const SavedMappings kept{options.saved_files, *spec.shared};
+  fds.exe = open_exe(meta, kept, fds);
 
   RestorerRange range(*spec.image, *spec.fill, *spec.lazy, *spec.vdso, *descriptors);
   CKPT_TRY(range.reserve(objects.view_bytes()));
   CKPT_TRY(
       objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
-  MemoryPlan memory(meta, *spec.fill, objects,
-                    {options.saved_files, spec.job != nullptr ? spec.job->returning : options.returning});
+  MemoryPlan memory(meta, *spec.fill, objects, kept);
   CKPT_TRY(memory.build(fds.working));
   restore_file_watches(meta, options);
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
@@ -256,6 +263,7 @@ ProcessSpec process_of(const RestartPlan& plan) {
   process.fill = &plan.fill;
   process.lazy = &plan.lazy;
   process.vdso = &plan.vdso;
+  process.shared = &plan.shared;
   process.image_directory = plan.image_directory;
   return process;
 }

@@ -10,8 +10,8 @@
 
 #include "image/read/image_chain.h"
 #include "restart/descriptors/descriptors.h"
+#include "restart/descriptors/saved_mappings.h"
 #include "restart/feed/feeder.h"
-#include "restart/files/vanished_file.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/memory/lazy_plan.h"
 #include "restart/plan/vdso/vdso.h"
@@ -27,7 +27,6 @@ struct JobSpec {
   std::map<uint64_t, int> objects;     // memfds and files without a name
   std::map<uint64_t, uint64_t> views;  // shared memory without a descriptor: where it is mapped now
   std::set<uint64_t> mapped_objects;   // by any of them
-  ReturningFiles returning;            // of any of them, made again
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
   std::set<int> processes;             // the same
   int together_fd = -1, go_fd = -1;    // pipes: base/protocol/restart_protocol.h, RestorerArgs
@@ -42,10 +41,11 @@ struct ProcessSpec {
   const FillPlan* fill = nullptr;
   const LazyPlan* lazy = nullptr;
   const Vdso* vdso = nullptr;
-  int status_fd = -1;     // writing end
-  FeedFds feed;           // none: nothing is filled in
-  int loader_fd = -1;     // socket; -1: nothing is lazy
-  bool is_alone = false;  // no job: children that were not saved have been killed
+  const SharedFiles* shared = nullptr;  // RestartPlan's
+  int status_fd = -1;                   // writing end
+  FeedFds feed;                         // none: nothing is filled in
+  int loader_fd = -1;                   // socket; -1: nothing is lazy
+  bool is_alone = false;                // no job: children that were not saved have been killed
   JobPlace place = JobPlace::kRestarters;
   const JobSpec* job = nullptr;  // nullptr: alone
   std::string image_directory;   // what files held that are put back is saved here

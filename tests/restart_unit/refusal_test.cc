@@ -165,9 +165,9 @@ TEST(MappedFiles, OneThatHasGoneSinceItWasLookedForIsMadeAgain) {
   meta.mappings.push_back(m);
   WrittenFiles written;
   add_written_files(meta, written);
-  EXPECT_TRUE(check_mapped_files(meta, {}, written).ok());
+  EXPECT_TRUE(check_mapped_files(meta, {}, written, {}).ok());
   meta.mappings[0].record.flags = kMapMayWrite;  // the image does not have all of it
-  EXPECT_EQ(check_mapped_files(meta, {}, written).error().code, ExitCode::kFileChanged);
+  EXPECT_EQ(check_mapped_files(meta, {}, written, {}).error().code, ExitCode::kFileChanged);
 }
 
 }  // namespace

@@ -89,6 +89,33 @@ def is_same(): return ctypes.string_at(at, BYTES) == want
                 shutil.rmtree(self.images)
                 os.unlink(path)
 
+    def test_replaced_and_written_by_another_mapping(self):
+        """All map the one that has the name, with what the image has."""
+        path = os.path.join(self.directory, "mapped")
+        self.start()
+        self.do(f"map_file({path!r}, False, {self.WRITTEN})",
+                f"fd = os.open({path!r}, os.O_RDONLY); second = libc.mmap(None, BYTES, {self.PRIVATE}, fd, 0); os.close(fd)")
+        self.checkpoint()
+        self.do("ctypes.memset(at, 7, BYTES)")
+        with open(path + ".new", "wb") as f:
+            f.write(bytes(1 << 20))
+        os.rename(path + ".new", path)
+        self.back()
+        self.assertEqual(self.ask("ctypes.string_at(second, BYTES) == want"), "True")
+        self.do("ctypes.memset(at, 8, 100)")
+        self.assertEqual(self.ask("ctypes.string_at(second, 100)"), repr(b"\x08" * 100))
+
+    def test_changed_in_place_and_then_put_back(self):
+        path = self.mapped(self.directory, self.PRIVATE)
+        shutil.copy2(path, path + ".right")
+        with open(path, "r+b") as f:
+            f.write(b"changed")
+        self.kill_program()
+        self.assertEqual(self.refused()[0], 72)
+        os.rename(path + ".right", path)
+        self.restart()
+        self.assertEqual(self.ask("is_same()"), "True")
+
     def test_further_checkpoints(self):
         path = self.mapped(self.directory, self.SHARED)
         os.unlink(path)

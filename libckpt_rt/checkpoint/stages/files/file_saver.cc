@@ -51,16 +51,16 @@ void FileSaver::open(Arena& arena, int directory, const char* image, SavedFiles 
 }
 
 // made: the file has a link more.
-bool FileSaver::link(const char* path, uint64_t device, uint64_t inode, bool* made) {
-  if (how_ == SavedFiles::kCopies || device_ != device || !directory_.open()) return false;
-  const SavedFileName name = saved_file_name(device, inode, false);
+bool FileSaver::link(const char* path, const Kept& file, bool* made) {
+  if (how_ == SavedFiles::kCopies || device_ != file.device || !directory_.open()) return false;
+  const SavedFileName name = saved_file_name(file.name_device, file.inode, false);
   const long r = sys::call(__NR_linkat, AT_FDCWD, path, directory_.fd(), name.text, AT_SYMLINK_FOLLOW);
   if (r != 0 && r != -EEXIST) return false;
   // While the program runs, another file may have come to that number since it was looked at.
   struct stat linked;
   const bool right =
       sys::call(__NR_newfstatat, directory_.fd(), name.text, &linked, AT_SYMLINK_NOFOLLOW) == 0 &&
-      linked.st_dev == device && linked.st_ino == inode;
+      linked.st_dev == file.device && linked.st_ino == file.inode;
   if (!right && r == 0) sys::call(__NR_unlinkat, directory_.fd(), name.text, 0L);
   if (r == 0) directory_.note_change();
   *made = right && r == 0;
@@ -75,14 +75,14 @@ void FileSaver::save(int tid, int fd) {
   if (read_fdinfo(tid, fd, text, *arena_, info) < 0 ||
       !is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), info.flags, how_))
     return;
-  save_at(TaskPath(tid, "fd", fd).c_str(), st);
+  save_at(TaskPath(tid, "fd", fd).c_str(), st, st.st_dev);
 }
 
-void FileSaver::save_at(const char* path, const struct stat& st) {
+void FileSaver::save_at(const char* path, const struct stat& st, uint64_t name_device) {
   bool made;
-  if (link(path, st.st_dev, st.st_ino, &made)) {
+  if (link(path, {st.st_dev, st.st_ino, name_device}, &made)) {
     // A file that the list has no room for is linked once more in the stop, which finds its name taken.
-    (void)seen_.push_back({st.st_dev, st.st_ino});
+    (void)seen_.push_back({name_device, st.st_ino});
     return;
   }
   if (!directory_.open()) {
@@ -90,28 +90,31 @@ void FileSaver::save_at(const char* path, const struct stat& st) {
     return;
   }
   if (is_made_by_the_kernel(path)) return;
-  if (how_ == SavedFiles::kLinks || copy(path, st) == Copy::kFailed) ++not_covered_;
+  if (how_ == SavedFiles::kLinks || copy(path, st, name_device) == Copy::kFailed) ++not_covered_;
 }
 
 void FileSaver::save_mapped(const MemoryMap& map, int log) {
   if (how_ == SavedFiles::kNone || arena_ == nullptr) return;
   not_covered_ = 0;
   const size_t known = seen_.size();
-  File last{};  // parts of one file lie side by side, as a rule
+  ArenaVector<File> looked_at(*arena_);
   for (const Mapping& m : map.mappings()) {
+    // What the program may write, and the image has all of, is made again.
+    const bool is_made_again = m.whole && (m.map_flags & kMapMayWrite) != 0;
+    const bool is_of_file =
+        m.kind == MappingKind::kFilePrivate || (m.kind == MappingKind::kFileShared && !is_made_again);
+    if (!is_of_file || (m.map_flags & kMapFileDeleted) != 0 || m.path[0] != '/') continue;
     const File file{m.device, m.inode};
-    if ((m.kind != MappingKind::kFilePrivate && m.kind != MappingKind::kFileShared) ||
-        (m.map_flags & kMapFileDeleted) != 0 || m.path[0] != '/' || file == last)
-      continue;
-    last = file;
-    struct stat st;
-    // Programs and libraries are older than the job, whatever is to be kept of open files.
     if (std::binary_search(seen_.begin(), seen_.begin() + known, file) ||
-        sys::call(__NR_newfstatat, AT_FDCWD, m.path, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-        File{st.st_dev, st.st_ino} != file ||
-        !is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), O_RDONLY, SavedFiles::kAuto))
+        std::find(looked_at.begin(), looked_at.end(), file) != looked_at.end())
       continue;
-    save_at(m.path, st);
+    if (!looked_at.push_back(file)) break;
+    // Not its device, which is another one in the list of mappings on some file systems. Programs and
+    // libraries are older than the job, whatever is to be kept of open files.
+    struct stat st;
+    if (sys::call(__NR_newfstatat, AT_FDCWD, m.path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ino == m.inode &&
+        is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), O_RDONLY, SavedFiles::kAuto))
+      save_at(m.path, st, m.device);
   }
   directory_.close();
   std::sort(seen_.begin(), seen_.end());
@@ -175,15 +178,15 @@ void FileSaver::save_opened(std::span<CapturedDescriptor> entries) {
     if (most == 0) return;
     --most;
     bool made = false;
-    (void)link(TaskPath(sys::getpid(), "fd", d.fd).c_str(), file.device, file.inode, &made);
+    (void)link(TaskPath(sys::getpid(), "fd", d.fd).c_str(), {file.device, file.inode, file.device}, &made);
     if (made) ++d.now.links;
   }
 }
 
 // Copied under another name, so that a file which has its name is whole and durable.
-FileSaver::Copy FileSaver::copy(const char* path, const struct stat& st) {
+FileSaver::Copy FileSaver::copy(const char* path, const struct stat& st, uint64_t name_device) {
   const auto size = static_cast<uint64_t>(st.st_size);
-  const SavedFileName name = saved_file_name(st.st_dev, st.st_ino, true);
+  const SavedFileName name = saved_file_name(name_device, st.st_ino, true);
   if (sys::call(__NR_faccessat, directory_.fd(), name.text, 0L) == 0) return Copy::kMade;
   if (size > kMostCopied || copied_ + size > kMostCopiedInAll ||
       ns_of(st.st_mtim) > now_ns(CLOCK_REALTIME) - kQuiet)

@@ -46,14 +46,19 @@ class FileSaver {
     auto operator<=>(const File&) const = default;
   };
 
+  struct Kept {
+    uint64_t device, inode;
+    uint64_t name_device;  // by which a restart looks for it
+  };
+
   void save(int tid, int fd);
   // path: of the file, or of a descriptor that leads to it.
-  void save_at(const char* path, const struct stat& st);
+  void save_at(const char* path, const struct stat& st, uint64_t name_device);
   void save_opened(std::span<CapturedDescriptor> entries);
-  bool link(const char* path, uint64_t device, uint64_t inode, bool* made);
+  bool link(const char* path, const Kept& file, bool* made);
   void say_what_is_not_covered(int log, const char* which) const;
   enum class Copy { kMade, kFailed, kUnderWay };  // kUnderWay: by another process
-  Copy copy(const char* path, const struct stat& st);
+  Copy copy(const char* path, const struct stat& st, uint64_t name_device);
   Copy copy_under(const char* path, const struct stat& st, const char* name);
   Copy publish(const char* made, const char* name);
 
