@@ -55,10 +55,10 @@ void add(AddrRange range, uint32_t set, uint32_t cleared) {
 
 CKPT_LARGE_TABLE constinit recent::Use uses[kMostRecent]{};
 
-// All that advice can set: memory that is mapped anew has nothing of it.
-constexpr uint32_t kOfAdvice = kMapDontFork | kMapWipeOnFork | kMapDontDump | kMapMergeable | kMapHugePage |
-                               kMapNoHugePage | kMapSequential | kMapRandom | kMapNoReserve | kMapGrowsDown |
-                               kMapLocked | kMapLockOnFault;
+// What advice can set, and memory that is mapped anew has nothing of. It may be locked, mergeable or without
+// huge pages from the beginning (mlockall(2), prctl(2), MAP_STACK): the look at flags has that.
+constexpr uint32_t kOfAdvice = kMapDontFork | kMapWipeOnFork | kMapDontDump | kMapHugePage | kMapSequential |
+                               kMapRandom | kMapNoReserve | kMapGrowsDown;
 
 void add_recent(AddrRange range, uint32_t set, uint32_t cleared) {
   if (!recent::kept.load(std::memory_order_relaxed)) return;

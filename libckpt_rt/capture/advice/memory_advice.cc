@@ -74,9 +74,16 @@ Result<void> find_flags(MemoryMap& map, uint64_t resident) {
 void add_recent_flags(MemoryMap& map) {
   const std::span<Mapping> all = map.mappings();
   end_recent([&](AddrRange range, uint32_t set, uint32_t cleared) {
-    // All of a mapping has the same flags.
+    // One of which a part is meant has all the same flags now: the kernel has joined the part with its
+    // neighbour, for it had the same, or has refused the call.
     for (size_t i = mapping_at(all, range.start); i < all.size() && all[i].range.start < range.end; ++i) {
-      if (range.contains(all[i].range.start)) all[i].map_flags = (all[i].map_flags & ~cleared) | set;
+      Mapping& m = all[i];
+      if (m.range.start < range.start || range.end < m.range.end) continue;
+      const uint32_t flags = (m.map_flags & ~cleared) | set;
+      constexpr uint32_t kForChildren = kMapDontFork | kMapWipeOnFork;
+      // Said ahead of the call, which may still be to come.
+      if (((m.map_flags ^ flags) & kForChildren) != 0) m.unsure_for_children = true;
+      m.map_flags = flags;
     }
   });
 }

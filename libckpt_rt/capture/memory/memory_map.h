@@ -35,8 +35,9 @@ struct Mapping {
   bool shared = false;
   bool other_name = false;  // the path is not the name that it was mapped by, which was removed
   bool of_job = false;  // shared with other members of the job, which protect it too (docs/shared_memory.md)
-  bool whole = false;   // save every page, not only those changed since mapping
-  const char* path = "";  // NUL-terminated, in the arena
+  bool unsure_for_children = false;  // whether a forked child has it: advice on that is being given
+  bool whole = false;                // save every page, not only those changed since mapping
+  const char* path = "";             // NUL-terminated, in the arena
   uint32_t path_len = 0;
   uint32_t page_size = 4096;
 

@@ -83,8 +83,8 @@ class SharedLeftOut {
 Result<void> ForkBackEnd::capture_memory() {
   for (Mapping& m : attempt_.capture.map.mappings()) {
     if (m.handling == Handling::kSkip) continue;
-    const bool copied_by_fork =
-        !m.shared && !is_ring(m) && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
+    const bool copied_by_fork = !m.shared && !is_ring(m) && !m.unsure_for_children &&
+                                (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
     m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
   }
   CKPT_TRY(list_memory(&attempt_.eager));
