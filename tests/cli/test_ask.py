@@ -227,7 +227,7 @@ class WrongAnswers(CkptTest):
         self.ask("dies-slowly", NO_PROCESS, "exited before it answered", "ckpt-restart")
 
     def test_future_protocol(self):
-        self.ask("future", INCOMPATIBLE, "version 3")
+        self.ask("future", INCOMPATIBLE, "version 4")
 
     def test_other_pid(self):
         self.ask("other-pid", INTERNAL, "answered as process 1")

@@ -190,7 +190,7 @@ class Checkpoints(RealTest):
                     peer, _ = listener.accept()
                     with peer, peer.makefile("rb") as answer:
                         magic, version, pid, _ = struct.unpack("<IIiI", answer.read(16))
-                        self.assertEqual((magic, version, pid), (0x43525443, 3, child.pid))
+                        self.assertEqual((magic, version, pid), (0x43525443, 4, child.pid))
                         peer.sendall(struct.pack("<IIII", magic, version, 1, 0))
                         lines = answer.read().decode().splitlines()
                 self.assertEqual(lines[-1], "done")
