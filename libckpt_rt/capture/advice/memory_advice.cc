@@ -74,11 +74,11 @@ Result<void> find_flags(MemoryMap& map, uint64_t resident) {
 void add_recent_flags(MemoryMap& map) {
   const std::span<Mapping> all = map.mappings();
   end_recent([&](AddrRange range, uint32_t set, uint32_t cleared) {
-    // One of which a part is meant has all the same flags now: the kernel has joined the part with its
-    // neighbour, for it had the same, or has refused the call.
+    // All of a mapping has the same flags: a part that was joined with its neighbour since has those of that
+    // one.
     for (size_t i = mapping_at(all, range.start); i < all.size() && all[i].range.start < range.end; ++i) {
       Mapping& m = all[i];
-      if (m.range.start < range.start || range.end < m.range.end) continue;
+      if (!range.contains(m.range.start)) continue;
       const uint32_t flags = (m.map_flags & ~cleared) | set;
       constexpr uint32_t kForChildren = kMapDontFork | kMapWipeOnFork;
       // Said ahead of the call, which may still be to come.
