@@ -93,10 +93,25 @@ void FileSaver::save_at(const char* path, const struct stat& st, uint64_t name_d
   if (how_ == SavedFiles::kLinks || copy(path, st, name_device) == Copy::kFailed) ++not_covered_;
 }
 
+namespace {
+
+// Until a copy would be one of the file as it is, if nobody writes it; no longer than most_ns. How long that
+// was.
+int64_t await_quiet(const struct stat& st, int64_t most_ns) {
+  const int64_t ns = std::min(ns_of(st.st_mtim) + kQuiet - now_ns(CLOCK_REALTIME) + 1, most_ns);
+  if (ns <= 0) return 0;
+  const timespec moment{0, ns};
+  sys::call(__NR_nanosleep, &moment, nullptr);
+  return ns;
+}
+
+}  // namespace
+
 void FileSaver::save_mapped(const MemoryMap& map, int log) {
   if (how_ == SavedFiles::kNone || arena_ == nullptr) return;
   not_covered_ = 0;
   const size_t known = seen_.size();
+  int64_t left_ns = kQuiet;
   ArenaVector<File> looked_at(*arena_);
   for (const Mapping& m : map.mappings()) {
     // What the program may write, and the image has all of, is made again.
@@ -113,8 +128,11 @@ void FileSaver::save_mapped(const MemoryMap& map, int log) {
     // libraries are older than the job, whatever is to be kept of open files.
     struct stat st;
     if (sys::call(__NR_newfstatat, AT_FDCWD, m.path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ino == m.inode &&
-        is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), O_RDONLY, SavedFiles::kAuto))
+        is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), O_RDONLY, SavedFiles::kAuto)) {
+      // Written a moment ago, and mapped to be read: it is not looked at again when the image is durable.
+      if (how_ != SavedFiles::kLinks && st.st_dev != device_) left_ns -= await_quiet(st, left_ns);
       save_at(m.path, st, m.device);
+    }
   }
   directory_.close();
   std::sort(seen_.begin(), seen_.end());
