@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # clang and clang-tidy look at every source file: clang's warnings with the flags of the build, and the checks of .clang-tidy.
 # Nothing is compiled. Usage: scripts/tidy.sh [PATH...]      a PATH is a file or a folder; default: the whole tree
-# Files that the build compiles together (ckpt_compile_together) are looked at together, which takes a third of the time: of such a file,
+# Files that the build compiles together (ckpt_compile_together) are looked at together, which reads their headers once: of such a file,
 # all that are compiled with it.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 

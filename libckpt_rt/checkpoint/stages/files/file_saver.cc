@@ -130,7 +130,9 @@ void FileSaver::save_mapped(const MemoryMap& map, int log) {
     if (sys::call(__NR_newfstatat, AT_FDCWD, m.path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ino == m.inode &&
         is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), O_RDONLY, SavedFiles::kAuto)) {
       // Written a moment ago, and mapped to be read: it is not looked at again when the image is durable.
-      if (how_ != SavedFiles::kLinks && st.st_dev != device_) left_ns -= await_quiet(st, left_ns);
+      const bool is_copied =
+          how_ == SavedFiles::kCopies || (how_ == SavedFiles::kAuto && st.st_dev != device_);
+      if (is_copied) left_ns -= await_quiet(st, left_ns);
       save_at(m.path, st, m.device);
     }
   }
