@@ -127,49 +127,26 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
             self.assertIn("chroot", log.read())
 
 
-class Probed(SteppedTest):
-    """A probe of the kernel (uprobes) replaces an instruction of the program by one that traps, in the memory of the process."""
-
-    EVENTS = "/sys/kernel/tracing/uprobe_events"
+class Code(SteppedTest):
+    """Of a library that the program has loaded."""
 
     def setUp(self):
         super().setUp()
-        library = self.path("probed.so")
-        shutil.copy("/usr/lib/x86_64-linux-gnu/libm.so.6", library)
-        symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
-        self.event = f"ckpt_probed_{os.getpid()}"
-        try:
-            self.write_event(f"p:{self.event}/cbrt {library}:0x{re.search('^([0-9a-f]+) . cbrt(@|$)', symbols, re.M).group(1)}")
-        except OSError as e:
-            self.skipTest(f"no probes here: {e}")
-        self.addCleanup(self.remove)
+        self.library = self.path("loaded.so")
+        shutil.copy("/usr/lib/x86_64-linux-gnu/libm.so.6", self.library)
         self.start()
-        self.do(f"lib = ctypes.CDLL({library!r})", "lib.cbrt.restype = ctypes.c_double")
+        self.do(f"lib = ctypes.CDLL({self.library!r})", "lib.cbrt.restype = ctypes.c_double")
 
-    def remove(self):
-        self.enable(False)
-        self.write_event(f"-:{self.event}/cbrt")
 
-    # The file cannot be sought in, as Python's own open() does.
-    def write_event(self, text):
-        fd = os.open(self.EVENTS, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(fd, text.encode() + b"\n")
-        finally:
-            os.close(fd)
-
-    def enable(self, on):
-        with open(f"/sys/kernel/tracing/events/{self.event}/enable", "w", encoding="ascii") as f:
-            f.write("1" if on else "0")
-
-    def call(self):
-        self.assertEqual(self.ask("round(lib.cbrt(ctypes.c_double(27)))"), "3")
+class Written(Code):
+    """By the program: that is no probe of the kernel."""
 
     def test_a_jump_in_the_code(self):
         """A program, or a library, that replaces functions writes jumps over them. A byte of the distance may look like a probe."""
         self.do("at = ctypes.cast(lib.cbrt, ctypes.c_void_p).value", "mem = open('/proc/self/mem', 'r+b', 0)",
                 "put = lambda code: (mem.seek(at), mem.write(bytes.fromhex(code)))", "mem.seek(at); code = mem.read(16)")
-        for jump, restartable in (("e900cc0000", True), ("ff2500000000cccc00cc00000000", True), ("cc", False)):
+        for jump, restartable in (("e900cc0000", True), ("ff2500000000cccc00cc00000000", True),
+                                  ("49bbcccc00cccc00000041ffe3", True), ("48b8cc00cc00cc000000ffe0", True), ("cc", False)):
             self.do(f"put({jump!r})")
             code, said = self.now()
             self.assertEqual((code == 0, said["restartable"]), (restartable, restartable), (jump, said))
@@ -189,6 +166,41 @@ class Probed(SteppedTest):
         self.assertEqual(self.ask("libc.mprotect(ctypes.c_void_p(at), 8192, 5)"), "0")
         code, said = self.now()
         self.assertEqual((code, said["restartable"]), (NOT_RESTARTABLE, False), said)
+
+
+class Probed(Code):
+    """A probe of the kernel (uprobes) replaces an instruction of the program by one that traps, in the memory of the process."""
+
+    EVENTS = "/sys/kernel/tracing/uprobe_events"
+
+    def setUp(self):
+        super().setUp()
+        symbols = subprocess.run(["nm", "-D", self.library], capture_output=True, text=True, check=True).stdout
+        self.event = f"ckpt_probed_{os.getpid()}"
+        try:
+            self.write_event(f"p:{self.event}/cbrt {self.library}:0x{re.search('^([0-9a-f]+) . cbrt(@|$)', symbols, re.M).group(1)}")
+        except OSError as e:
+            self.skipTest(f"no probes here: {e}")
+        self.addCleanup(self.remove)
+
+    def remove(self):
+        self.enable(False)
+        self.write_event(f"-:{self.event}/cbrt")
+
+    # The file cannot be sought in, as Python's own open() does.
+    def write_event(self, text):
+        fd = os.open(self.EVENTS, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(fd, text.encode() + b"\n")
+        finally:
+            os.close(fd)
+
+    def enable(self, on):
+        with open(f"/sys/kernel/tracing/events/{self.event}/enable", "w", encoding="ascii") as f:
+            f.write("1" if on else "0")
+
+    def call(self):
+        self.assertEqual(self.ask("round(lib.cbrt(ctypes.c_double(27)))"), "3")
 
     def test_a_program_with_a_probe(self):
         self.enable(True)

@@ -40,16 +40,25 @@ bool is_probe(const unsigned char* code, const unsigned char* original, long lef
          std::memcmp(original, kNop, sizeof(kNop)) == 0;
 }
 
-// Of a jump that somebody has written over instructions, ours into libc among them: a byte of its distance
-// may be any.
+// What somebody writes over the begin of a function, so that it goes to his own: a near jump, ours into libc
+// among them; a jump through the address behind it; an address moved into a register, and a jump there (Open
+// MPI and UCX, which watch for memory that is given back).
+struct Jump {
+  unsigned char begin[2];
+  long begins, bytes;
+};
+constexpr Jump kJumps[] = {
+    {{0xe9}, 1, 5}, {{0xff, 0x25}, 2, 14}, {{0x49, 0xbb}, 2, 13}, {{0x48, 0xb8}, 2, 12}};
+
+// A byte of its distance or address may be any.
 bool is_in_jump(const unsigned char* code, const unsigned char* original, long at) {
-  constexpr unsigned char kNear = 0xe9, kFar[] = {0xff, 0x25};  // five bytes; fourteen, the address behind it
-  for (long back = 1; back <= std::min(at, 4l); ++back) {
-    if (code[at - back] == kNear && original[at - back] != kNear) return true;
-  }
-  for (long back = 2; back <= std::min(at, 13l); ++back) {
-    if (std::memcmp(code + at - back, kFar, 2) == 0 && std::memcmp(original + at - back, kFar, 2) != 0)
-      return true;
+  for (const Jump& jump : kJumps) {
+    const auto size = static_cast<size_t>(jump.begins);
+    for (long back = jump.begins; back <= std::min(at, jump.bytes - 1); ++back) {
+      if (std::memcmp(code + at - back, jump.begin, size) == 0 &&
+          std::memcmp(original + at - back, jump.begin, size) != 0)
+        return true;
+    }
   }
   return false;
 }
