@@ -14,7 +14,6 @@ namespace ckpt::cli {
 
 class Bookmarks {
  public:
-  void clear() { ends_.clear(); }
   // part: its name. line: both addresses, bytes sent and received, bytes not acknowledged; whether the other
   // end has ended its stream; "LOCAL REMOTE N N N B".
   void take(const std::string& part, const std::string& line);

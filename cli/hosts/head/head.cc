@@ -52,8 +52,8 @@ Watched Head::watch() {
   if (!users.ok()) return {report(users.error())};
   users_ = std::move(*users);
   plan_next();
-  while (!ended_) {
-    for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
+  while (!end_.has_come) {
+    for (size_t h = 0; h < crew_.hosts().size() && !end_.has_come; ++h) {
       if (!crew_.hosts()[h].early.empty()) hear_host(static_cast<int>(h));
     }
     std::vector<pollfd> polls{{signals_.get(), POLLIN, 0}, {users_.get(), POLLIN, 0}};
@@ -61,14 +61,14 @@ Watched Head::watch() {
     (void)!poll(polls.data(), polls.size(), time_left({deadline_ns_, next_ns_}));
     if (polls[0].revents != 0) hear_signal();
     if (polls[1].revents != 0) hear_user();
-    for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
+    for (size_t h = 0; h < crew_.hosts().size() && !end_.has_come; ++h) {
       if (polls[h + 2].revents != 0 || broke_meanwhile(h)) hear_host(static_cast<int>(h));
     }
     const int64_t now = now_ns();
     if (deadline_ns_ != 0 && now >= deadline_ns_) {
       deadline_ns_ = 0;
-      why_ = fmt::format("{}: was not {} in time", slowest(), cluster::name_of(machine_.awaited()));
-      why_code_ = ExitCode::kTimeout;
+      fails(ExitCode::kTimeout,
+            fmt::format("{}: was not {} in time", slowest(), cluster::name_of(machine_.awaited())));
       cluster::HeadMachine::Actions out;
       machine_.timed_out(out);
       act(out);
@@ -79,15 +79,13 @@ Watched Head::watch() {
     }
     begin_next();
   }
-  const bool in_between = was_idle_ && !lost_.empty();
+  const bool in_between = end_.was_idle && !end_.lost.empty();
   // A host's death may have ended the program before its agent's connection breaks.
-  if (run_.recover && program_failed_ && lost_.empty()) lost_ = crew_.find_gone();
-  if (!lost_.empty() && why_.empty()) {
-    why_ = fmt::format("{}: its agent is gone", where(lost_.front()));
-    why_code_ = ExitCode::kUnavailable;
-  }
-  if (!lost_.empty() || moved_) askers_.answer_all({{"code", static_cast<int>(why_code_)}, {"error", why_}});
-  return {static_cast<ExitCode>(status_), lost_, false, false, std::move(moved_), in_between};
+  if (run_.recover && end_.program_failed && end_.lost.empty()) end_.lost = crew_.find_gone();
+  if (!end_.lost.empty() && why_.text.empty())
+    fails(ExitCode::kUnavailable, fmt::format("{}: its agent is gone", where(end_.lost.front())));
+  if (!end_.lost.empty() || end_.moved) askers_.answer_all(why_.answer());
+  return {static_cast<ExitCode>(end_.status), end_.lost, false, false, std::move(end_.moved), in_between};
 }
 
 void Head::plan_next() {
@@ -109,8 +107,8 @@ void Head::hear_signal() {
     if (info.ssi_signo == SIGUSR1) {
       askers_.add_silent();
     } else {
-      ended_ = true;
-      status_ = 128 + static_cast<int>(info.ssi_signo);
+      end_.has_come = true;
+      end_.status = 128 + static_cast<int>(info.ssi_signo);
     }
   }
 }
@@ -130,16 +128,15 @@ void Head::hear_host(int h) {
     } else if (say == "reached") {
       const auto step = static_cast<Step>(j.value("step", 0));
       if (j.value("id", uint64_t{0}) == machine_.id()) take_facts(h, step, j);
-      if (why_.empty()) {
+      if (why_.text.empty()) {
         machine_.reached(h, j.value("id", uint64_t{0}), step, out);
       } else {
         machine_.failed(h, j.value("id", uint64_t{0}), out);
       }
     } else if (say == "failed" && !j.contains("of")) {  // with "of": an exchange or a save failed
       // Late words about a checkpoint before this one say nothing about this one.
-      if (why_.empty() && j.value("id", uint64_t{0}) == machine_.id()) {
-        why_ = fmt::format("{}: {}", name, j.value("text", ""));
-        why_code_ = static_cast<ExitCode>(j.value("code", 70));
+      if (why_.text.empty() && j.value("id", uint64_t{0}) == machine_.id()) {
+        fails(static_cast<ExitCode>(j.value("code", 70)), fmt::format("{}: {}", name, j.value("text", "")));
       }
       machine_.failed(h, j.value("id", uint64_t{0}), out);
     } else if (say == "saved" || j.value("of", "") == "save") {
@@ -152,28 +149,27 @@ void Head::hear_host(int h) {
     act(out);
   }
   hand_out_posts();
-  if (there || ended_ || !gone_.insert(static_cast<size_t>(h)).second) return;
+  if (there || end_.has_come || !gone_.insert(static_cast<size_t>(h)).second) return;
   if (!run_.recover)
     fmt::print(stderr, "ckpt: {}: its agent is gone: no more checkpoints of this job can be taken\n",
                printable(name));
-  why_ = fmt::format("{}: its agent is gone", name);
-  why_code_ = ExitCode::kUnavailable;
-  was_idle_ = machine_.phase() == cluster::HeadMachine::Phase::kIdle;
+  fails(ExitCode::kUnavailable, fmt::format("{}: its agent is gone", name));
+  end_.was_idle = machine_.phase() == cluster::HeadMachine::Phase::kIdle;
   cluster::HeadMachine::Actions out;
   machine_.lost(h, out);
   act(out);
   if (run_.recover) {
-    lost_.push_back(h);
-    ended_ = true;
-    status_ = static_cast<int>(ExitCode::kUnavailable);
+    end_.lost.push_back(h);
+    end_.has_come = true;
+    end_.status = static_cast<int>(ExitCode::kUnavailable);
     return;
   }
   const auto& hosts = crew_.hosts();
   // Only the first host's agent tells of the program's end.
   if (h == 0 ||
       std::none_of(hosts.begin(), hosts.end(), [](const CrewHost& one) { return one.link.valid(); })) {
-    ended_ = true;
-    status_ = static_cast<int>(ExitCode::kUnavailable);
+    end_.has_come = true;
+    end_.status = static_cast<int>(ExitCode::kUnavailable);
   }
 }
 
@@ -187,9 +183,9 @@ void Head::hand_out_posts() {
 // The first host's first process ends with the program. On others it ends only when something is wrong.
 void Head::hear_end(int h, int status) {
   if (h == 0) {
-    ended_ = true;
-    status_ = status;
-    program_failed_ = status != 0;
+    end_.has_come = true;
+    end_.status = status;
+    end_.program_failed = status != 0;
   } else {
     fmt::print(stderr, "ckpt: {}: the job's first process there has ended with {}\n", printable(where(h)),
                status);
@@ -200,12 +196,15 @@ void Head::take_facts(int h, Step step, const Json& j) {
   CrewHost& host = crew_.hosts()[static_cast<size_t>(h)];
   if (step == Step::kPrepared) posts_.comes_no_more(static_cast<size_t>(h));
   if (step == Step::kDrained && j.contains("bookmarks")) {
-    for (const auto& line : j["bookmarks"]) bookmarks_.take(host.name, line);
+    for (const auto& line : j["bookmarks"]) attempt_.bookmarks.take(host.name, line);
   }
-  if (step == Step::kDrained && ++drained_ == static_cast<int>(crew_.hosts().size())) match_bookmarks();
+  if (step == Step::kDrained && ++attempt_.drained == static_cast<int>(crew_.hosts().size()))
+    match_bookmarks();
   if (step == Step::kDurable) {
-    parts_[static_cast<size_t>(h)] = {host.name, host.address, j.value("part", ""), j.value("checksum", "")};
-    for (const auto& [key, all] : {std::pair("no_restart", &no_restart_), {"notes", &notes_}}) {
+    attempt_.parts[static_cast<size_t>(h)] = {host.name, host.address, j.value("part", ""),
+                                              j.value("checksum", "")};
+    for (const auto& [key, all] :
+         {std::pair("no_restart", &attempt_.no_restart), {"notes", &attempt_.notes}}) {
       for (const Json& line : j.value(key, Json::array()))
         all->push_back(fmt::format("{}: {}", host.where, line.get<std::string>()));
     }
@@ -213,12 +212,11 @@ void Head::take_facts(int h, Step step, const Json& j) {
 }
 
 void Head::match_bookmarks() {
-  auto verdict = bookmarks_.match(attempt_ >= kAttempts);
-  connections_ = std::move(verdict.connections);
+  auto verdict = attempt_.bookmarks.match(attempt_.number >= kAttempts);
+  attempt_.connections = std::move(verdict.connections);
   if (verdict.why_not.empty()) return;
-  why_ = verdict.why_not;
-  why_code_ = ExitCode::kInternal;
-  again_ = verdict.passing;
+  fails(ExitCode::kInternal, verdict.why_not);
+  attempt_.again = verdict.passing;
 }
 
 // While checks are made: users and signals are heard, and no host is in doubt whether this head lives.
@@ -230,8 +228,8 @@ Result<void> Head::meanwhile(uint64_t id) {
     next_word_ns_ = now_ns() + kWordNs;
     crew_.tell_all({{"say", "wait"}, {"id", id}});
   }
-  return ended_ ? Result<void>(make_error(ExitCode::kUnavailable, 0, "the job is about to end"))
-                : Result<void>();
+  return end_.has_come ? Result<void>(make_error(ExitCode::kUnavailable, 0, "the job is about to end"))
+                       : Result<void>();
 }
 
 void Head::answer(Json what) {

@@ -26,7 +26,7 @@ void Head::begin_next() {
     return;
   askers_.serve_next();
   const Asker& asker = *askers_.served();
-  attempt_ = 1;
+  attempt_.number = 1;
   if (asker.back) return go_back(*asker.back);
   if (asker.move) {
     auto moving = Moving::prepare(crew_, run_, *asker.move, asker.host);
@@ -37,17 +37,11 @@ void Head::begin_next() {
 }
 
 void Head::begin() {
-  why_.clear();
-  no_restart_.clear();
-  notes_.clear();
-  again_ = false;
-  bookmarks_.clear();
+  why_ = {};
   posts_.begin();
-  drained_ = 0;
-  parts_.assign(crew_.hosts().size(), {});
-  began_ns_ = now_ns();
-  stop_ns_ = pause_ns_ = 0;
-  full_ = moving_ != nullptr || (!run_.redundancy.empty() && records_.next_is_full());
+  attempt_ = {.number = attempt_.number, .began_ns = now_ns()};
+  attempt_.full = moving_ != nullptr || (!run_.redundancy.empty() && records_.next_is_full());
+  attempt_.parts.resize(crew_.hosts().size());
   cluster::HeadMachine::Actions out;
   machine_.request(++last_id_, out);
   act(out);
@@ -58,13 +52,13 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
   for (const HeadAction& a : actions) {
     switch (a.kind) {
       case K::kTell:
-        if (a.order == Order::kStop && stop_ns_ == 0) stop_ns_ = now_ns();
-        if (a.order == Order::kGo && pause_ns_ == 0) pause_ns_ = now_ns() - stop_ns_;
+        if (a.order == Order::kStop && attempt_.stop_ns == 0) attempt_.stop_ns = now_ns();
+        if (a.order == Order::kGo && attempt_.pause_ns == 0) attempt_.pause_ns = now_ns() - attempt_.stop_ns;
         crew_.tell(a.host, {{"say", "order"},
                             {"id", a.id},
                             {"order", static_cast<int>(a.order)},
-                            {"attempt", attempt_},
-                            {"full", full_},
+                            {"attempt", attempt_.number},
+                            {"full", attempt_.full},
                             {"stays", moving_ != nullptr},
                             {"leave_out", askers_.served() ? askers_.served()->leave_out : ""}});
         break;
@@ -79,8 +73,7 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
       case K::kRecord: {
         auto recorded = record(a.id);
         if (!recorded.ok()) {
-          why_ = std::string(recorded.error().message());
-          why_code_ = recorded.error().code;
+          fails(recorded.error().code, std::string(recorded.error().message()));
         } else if (moving_ != nullptr && move(a.id) == MoveEnd::kEnded) {
           return;
         }
@@ -91,38 +84,38 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
       }
       case K::kSucceeded: {
         Json done{{"id", a.id},
-                  {"hosts", parts_.size()},
-                  {"checkpoint", path_},
-                  {"stop_ns", pause_ns_},
-                  {"durable_ns", now_ns() - began_ns_},
-                  {"connections", connections_.size()},
-                  {"attempts", attempt_}};
+                  {"hosts", attempt_.parts.size()},
+                  {"checkpoint", attempt_.path},
+                  {"stop_ns", attempt_.pause_ns},
+                  {"durable_ns", now_ns() - attempt_.began_ns},
+                  {"connections", attempt_.connections.size()},
+                  {"attempts", attempt_.number}};
         if (run_.every_auto) {
-          automatic_.learn(pause_ns_, now_ns() - began_ns_, mtbf_of_job(run_, crew_.hosts().size()));
+          automatic_.learn(attempt_.pause_ns, now_ns() - attempt_.began_ns,
+                           mtbf_of_job(run_, crew_.hosts().size()));
           plan_next();
           done["every_ns"] = automatic_.ns();
         }
-        if (!notes_.empty()) done["notes"] = notes_;
+        if (!attempt_.notes.empty()) done["notes"] = attempt_.notes;
         if (in_place_) done = finish_move();
-        answer(why_.empty() ? std::move(done) : Json{{"code", static_cast<int>(why_code_)}, {"error", why_}});
+        answer(why_.text.empty() ? std::move(done) : why_.answer());
         give_up_older();
         saves_.counts(recorded_);
         break;
       }
       case K::kFailed: {
         records_.failed();
-        if (again_ && attempt_ < kAttempts && !current_lost()) {
-          ++attempt_;
+        if (attempt_.again && attempt_.number < kAttempts && !current_lost()) {
+          ++attempt_.number;
           begin();
           break;
         }
-        if (why_.empty()) {
-          why_ = a.host >= 0 ? fmt::format("{}: is not there any more", where(a.host))
-                             : "the checkpoint was given up";
-          why_code_ = ExitCode::kUnavailable;
+        if (why_.text.empty()) {
+          fails(ExitCode::kUnavailable, a.host >= 0 ? fmt::format("{}: is not there any more", where(a.host))
+                                                    : "the checkpoint was given up");
         }
-        Json failed{{"code", static_cast<int>(why_code_)}, {"error", why_}};
-        if (why_code_ == ExitCode::kNotRestartable) failed["why_not_restartable"] = no_restart_;
+        Json failed = why_.answer();
+        if (why_.code == ExitCode::kNotRestartable) failed["why_not_restartable"] = attempt_.no_restart;
         answer(std::move(failed));
         break;
       }
@@ -140,17 +133,17 @@ bool Head::current_lost() const {
 Result<void> Head::record(uint64_t id) {
   // The checkpoint would count, and could not come back. Another attempt may succeed: the reason may be a
   // connection that was not accepted yet.
-  if (!no_restart_.empty()) {
-    again_ = true;
-    return make_error(ExitCode::kNotRestartable, 0, "{}", no_restart_[0]);
+  if (!attempt_.no_restart.empty()) {
+    attempt_.again = true;
+    return make_error(ExitCode::kNotRestartable, 0, "{}", attempt_.no_restart[0]);
   }
   HostsManifest m;
   m.id = id;
   m.job = job_;
   m.name = name_;
   m.time_ns = now_ns(CLOCK_REALTIME);
-  m.parts = parts_;
-  m.connections = connections_;
+  m.parts = attempt_.parts;
+  m.connections = attempt_.connections;
   m.table = table_;
   for (const auto& p : m.parts) {
     if (p.directory.empty() || p.checksum.empty())
@@ -160,16 +153,16 @@ Result<void> Head::record(uint64_t id) {
   m.run["saves"] = saves_.noted(id);
   if (!run_.redundancy.empty()) {
     Redundancy wanted{run_.redundancy, run_.checks_on, run_.words};
-    if (run_.words_of_full && full_) wanted.ground = records_.ground();
+    if (run_.words_of_full && attempt_.full) wanted.ground = records_.ground();
     auto redundancy = protect_parts(crew_, id, m.parts, wanted, [this, id] { return meanwhile(id); });
     if (!redundancy.ok()) return redundancy.error();
     m.redundancy = std::move(*redundancy);
-    m.redundancy["needs"] = records_.needed(full_, how_protected(m.redundancy).by_differences);
+    m.redundancy["needs"] = records_.needed(attempt_.full, how_protected(m.redundancy).by_differences);
   }
   if (run_.keeper_bytes != 0) m.redundancy["memory"] = run_.keeper_bytes;
   CKPT_TRY(write_hosts_manifest(directory_, m));
-  path_ = hosts_manifest_path(directory_, m);
-  records_.counts(m, full_ || run_.redundancy.empty());
+  attempt_.path = hosts_manifest_path(directory_, m);
+  records_.counts(m, attempt_.full || run_.redundancy.empty());
   recorded_ = std::move(m);
   return {};
 }

@@ -23,28 +23,28 @@ void Head::go_back(const std::string& wish) {
     said["error"] = fmt::format("{}; the job goes on as it was", done.error().message());
     return answer(std::move(said));
   }
-  ended_ = true;
-  why_ = fmt::format("the job was half way back when this failed: {}", done.error().message());
-  why_code_ = done.error().code;
-  askers_.answer_on_host({{"code", static_cast<int>(why_code_)},
-                          {"error", fmt::format("{}; all of it is restarted from {}", why_, back->path())}});
+  end_.has_come = true;
+  fails(done.error().code,
+        fmt::format("the job was half way back when this failed: {}", done.error().message()));
+  askers_.answer_on_host(
+      Why{why_.code, fmt::format("{}; all of it is restarted from {}", why_.text, back->path())}.answer());
   if (auto gone = back->end_all(); !gone.ok()) {
     // A host has died: with --recover it is taken for dead, and all of the job goes on without it.
-    if (run_.recover) lost_ = crew_.find_gone();
-    if (!lost_.empty()) return answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
+    if (run_.recover) end_.lost = crew_.find_gone();
+    if (!end_.lost.empty()) return answer(why_.answer());
     const Error error = make_error(ExitCode::kUnavailable, 0,
                                    "{}; whether its processes have ended is not known ({}): when they have, "
                                    "ckpt-restart --hosts {} brings the job back",
-                                   why_, gone.error().message(), back->path());
-    status_ = static_cast<int>(report(error));
+                                   why_.text, gone.error().message(), back->path());
+    end_.status = static_cast<int>(report(error));
     return answer(answer_of_error(error));
   }
-  moved_ = Moved{{}, "", "", back->path(), now_ns(), askers_.take_connection(), why_};
+  end_.moved = Moved{{}, "", "", back->path(), now_ns(), askers_.take_connection(), why_.text};
 }
 
 // The checkpoint counts, and all stand.
 Head::MoveEnd Head::move(uint64_t id) {
-  Result<void> result = moving_->bring(parts_, [this, id] { return meanwhile(id); });
+  Result<void> result = moving_->bring(attempt_.parts, [this, id] { return meanwhile(id); });
   if (result.ok()) {
     if (const auto end = move_in_place(id)) return *end;
   }
@@ -56,8 +56,7 @@ Head::MoveEnd Head::move(uint64_t id) {
     });
   }
   if (!result.ok() && !decided) {
-    why_ = fmt::format("{}; the job goes on where it was", result.error().message());
-    why_code_ = result.error().code;
+    fails(result.error().code, fmt::format("{}; the job goes on where it was", result.error().message()));
     return MoveEnd::kStays;
   }
   end_for_move(result);
@@ -66,13 +65,13 @@ Head::MoveEnd Head::move(uint64_t id) {
 
 // The agent of a user who has asked on a host of the job ends with the processes there.
 void Head::decide_move() {
-  askers_.answer_on_host({{"from", moving_->from()}, {"to", moving_->to()}, {"checkpoint", path_}});
+  askers_.answer_on_host({{"from", moving_->from()}, {"to", moving_->to()}, {"checkpoint", attempt_.path}});
 }
 
 // nothing: it takes a restart of all hosts, and all stand as they did.
 std::optional<Head::MoveEnd> Head::move_in_place(uint64_t id) {
   const std::vector<int>& parts = moving_->parts();
-  in_place_ = std::make_unique<MovingInPlace>(crew_, moving_->there(), parts, run_, recorded_, path_);
+  in_place_ = std::make_unique<MovingInPlace>(crew_, moving_->there(), parts, run_, recorded_, attempt_.path);
   const auto done = in_place_->run(
       id, [this, id] { return meanwhile(id); },
       [this, &parts] {
@@ -91,8 +90,7 @@ std::optional<Head::MoveEnd> Head::move_in_place(uint64_t id) {
     return std::nullopt;
   }
   if (!failed->was_decided()) {
-    why_ = fmt::format("{}; the job goes on where it was", done.error().message());
-    why_code_ = done.error().code;
+    fails(done.error().code, fmt::format("{}; the job goes on where it was", done.error().message()));
     return MoveEnd::kStays;
   }
   fmt::print(stderr, "ckpt: not in place: {}\n", printable(done.error().message()));
@@ -103,20 +101,24 @@ std::optional<Head::MoveEnd> Head::move_in_place(uint64_t id) {
 
 // result: whether the processes of all hosts have ended, which are to come back from the checkpoint.
 void Head::end_for_move(const Result<void>& result) {
-  ended_ = true;
-  why_ = "the job's processes are on their way to another host (ask again)";
-  why_code_ = ExitCode::kUnavailable;
+  end_.has_come = true;
+  fails(ExitCode::kUnavailable, "the job's processes are on their way to another host (ask again)");
   if (result.ok()) {
-    moved_ = Moved{
-        moving_->parts(), moving_->from(), moving_->to(), path_, stop_ns_, askers_.take_connection(), ""};
+    end_.moved = Moved{moving_->parts(),
+                       moving_->from(),
+                       moving_->to(),
+                       attempt_.path,
+                       attempt_.stop_ns,
+                       askers_.take_connection(),
+                       ""};
     return;
   }
   // Some of it may run there still: it must not run twice.
   const Error error = make_error(ExitCode::kUnavailable, 0,
                                  "{}; whether its processes have ended is not known: when they have, "
                                  "ckpt-restart --hosts {} brings the job back",
-                                 result.error().message(), path_);
-  status_ = static_cast<int>(report(error));
+                                 result.error().message(), attempt_.path);
+  end_.status = static_cast<int>(report(error));
   answer(answer_of_error(error));
 }
 
@@ -125,16 +127,15 @@ Json Head::finish_move() {
   const auto runs = in_place_->release();
   in_place_.reset();
   if (!runs.ok()) {
-    why_ = fmt::format("{}: the processes of {} came there, and were lost at once: {}", moving_->to(),
-                       moving_->from(), runs.error().message());
-    why_code_ = runs.error().code;
+    fails(runs.error().code, fmt::format("{}: the processes of {} came there, and were lost at once: {}",
+                                         moving_->to(), moving_->from(), runs.error().message()));
     return {};
   }
-  const int64_t stood = now_ns() - stop_ns_;
+  const int64_t stood = now_ns() - attempt_.stop_ns;
   fmt::print(stderr, "ckpt: the processes of {} are on {} now; the job stood for {}\n",
              printable(moving_->from()), printable(moving_->to()), human_duration(stood));
-  return {{"from", moving_->from()}, {"to", moving_->to()}, {"checkpoint", path_},
-          {"hosts", parts_.size()},  {"in_place", true},    {"stood_ns", stood}};
+  return {{"from", moving_->from()},        {"to", moving_->to()}, {"checkpoint", attempt_.path},
+          {"hosts", attempt_.parts.size()}, {"in_place", true},    {"stood_ns", stood}};
 }
 
 }  // namespace ckpt::cli

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/exit_codes.h"
@@ -37,10 +38,40 @@ class Head {
   void leave_parts();
 
  private:
+  // The checkpoint that is under way, or the one before.
+  struct Attempt {
+    uint32_t number = 1;  // of those for one asker
+    bool full = false;    // by redundancy or a move: no increment
+    bool again = false;   // it failed by what passes
+    int drained = 0;      // hosts
+    int64_t began_ns = 0, stop_ns = 0, pause_ns = 0;
+    Bookmarks bookmarks = {};
+    std::vector<HostsManifest::Part> parts = {};
+    std::vector<HostsManifest::Connection> connections = {};
+    std::vector<std::string> no_restart = {}, notes = {};  // what the images of all parts say
+    std::string path = {};                                 // of its .hosts file
+  };
+  // Why it failed, or the job ends.
+  struct Why {
+    ExitCode code = ExitCode::kInternal;
+    std::string text = {};  // "": it did not
+    Json answer() const { return {{"code", static_cast<int>(code)}, {"error", text}}; }
+  };
+  struct End {
+    bool has_come = false;
+    int status = 0;
+    bool program_failed = false;
+    bool was_idle = false;  // no checkpoint was under way when a host was lost
+    std::vector<int> lost = {};
+    std::optional<Moved> moved = {};
+  };
+
   // While checks were made: poll() does not tell of a connection that is closed already.
   bool broke_meanwhile(size_t h) const { return !crew_.hosts()[h].link.valid() && !gone_.contains(h); }
   const std::string& where(int h) const { return crew_.hosts()[static_cast<size_t>(h)].where; }
   std::string slowest() const { return machine_.slowest() < 0 ? "a host" : where(machine_.slowest()); }
+
+  void fails(ExitCode code, std::string text) { why_ = {code, std::move(text)}; }
 
   // head.cc
   void hear_user();
@@ -87,22 +118,13 @@ class Head {
   cluster::PostOffice posts_;
   std::unique_ptr<Moving> moving_;           // the user who is answered has asked for it
   std::unique_ptr<MovingInPlace> in_place_;  // of moving_
-  std::optional<Moved> moved_;
   uint64_t last_id_ = 0;
-  uint32_t attempt_ = 1;
-  int drained_ = 0;
-  std::string why_, path_;
-  std::vector<std::string> no_restart_, notes_;  // what the images of all parts say
-  ExitCode why_code_ = ExitCode::kInternal;
-  bool again_ = false, ended_ = false, full_ = false, program_failed_ = false, was_idle_ = false;
-  int status_ = 0;
-  int64_t deadline_ns_ = 0, began_ns_ = 0, stop_ns_ = 0, pause_ns_ = 0;
-  Bookmarks bookmarks_;
-  std::vector<HostsManifest::Part> parts_;
-  std::vector<HostsManifest::Connection> connections_;
-  HostsManifest recorded_;
-  std::vector<int> lost_;
-  std::set<size_t> gone_;  // hosts whose agent's end was noticed
+  Attempt attempt_;
+  Why why_;
+  End end_;
+  int64_t deadline_ns_ = 0;  // of what machine_ waits for
+  HostsManifest recorded_;   // of the newest checkpoint that counts
+  std::set<size_t> gone_;    // hosts whose agent's end was noticed
   AutoInterval automatic_;
   int64_t next_ns_ = 0, next_word_ns_ = 0;
 };
