@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Programs that are near what the kernel allows them: mappings, descriptors."""
+"""Programs that are near what the kernel allows them, or that may make nothing more: mappings, descriptors, threads."""
 
 import os
+import struct
 import sys
 import unittest
 
-from stepped_test import SteppedTest
+from stepped_test import SteppedTest, needs_root
 
 MOST_MAPPINGS = int(open("/proc/sys/vm/max_map_count", encoding="ascii").read())
 
@@ -76,6 +77,32 @@ class Descriptors(SteppedTest):
         self.assertEqual(self.ask("{os.read(r, 9) for r, w in pipes}"), "{b'again'}")
         self.do("for r, w in pipes: os.close(w)")
         self.assertEqual(self.ask("{os.read(r, 9) for r, w in pipes}, len(os.listdir('/proc/self/fd')) - 1 == %d" % (3 + 3 * self.EACH + self.FILES)), "({b''}, True)")
+
+
+@needs_root
+class Deadline(SteppedTest):
+    """A thread under SCHED_DEADLINE may make no other, but where that one is not to have the deadline as well: the agent does not."""
+    SET, GET = 314, 315  # sched_setattr, sched_getattr
+    # 20 ms of each 100. In the struct: flags, which stay what they are.
+    ATTRIBUTES = struct.pack("IIQiIQQQ", 48, 6, 0, 0, 0, 20_000_000, 100_000_000, 100_000_000)
+
+    def test_each_mode(self):
+        for mode in "realtime", "standing", "sequential", "fork":
+            with self.subTest(mode):
+                self.start("env", f"CKPT_MODE={mode}")
+                if self.ask(f"call({self.SET}, 0, {self.ATTRIBUTES}, 0)") != "0":
+                    self.skipTest("no SCHED_DEADLINE here")
+                self.do("now = ctypes.create_string_buffer(48)")
+                for _ in range(2):
+                    self.checkpoint()
+                    self.check()
+                    self.kill_program()
+                    self.restart()
+                    self.check()
+                self.kill_program()
+
+    def check(self):
+        self.assertEqual(self.ask(f"call({self.GET}, 0, now, 48, 0), now.raw == {self.ATTRIBUTES}"), "(0, True)")
 
 
 if __name__ == "__main__":

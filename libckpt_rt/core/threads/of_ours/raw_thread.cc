@@ -1,5 +1,6 @@
 #include "libckpt_rt/core/threads/of_ours/raw_thread.h"
 
+#include <errno.h>
 #include <linux/close_range.h>
 #include <linux/sched.h>
 #include <sys/mman.h>
@@ -34,6 +35,33 @@ int exit_code_of_program() {
   if (!read_task_facts(sys::getpid(), leader) || leader.state != 'Z') return 0;
   return leader.wait_status >> 8 & 0xff;
 }
+
+// Of a thread with a deadline (SCHED_DEADLINE) the kernel makes no other, but where that one is not to have it
+// as well. The calling thread is such a one as long as this lives.
+class WithoutDeadline {
+ public:
+  WithoutDeadline() {
+    attributes_.size = sizeof(attributes_);
+    constexpr uint32_t kDeadline = 6;     // SCHED_DEADLINE
+    constexpr uint64_t kResetOnFork = 1;  // SCHED_FLAG_RESET_ON_FORK
+    if (sys::call(__NR_sched_getattr, 0L, &attributes_, sizeof(attributes_), 0L) != 0 ||
+        attributes_.policy != kDeadline || (attributes_.flags & kResetOnFork) != 0)
+      return;
+    attributes_.flags |= kResetOnFork;
+    changed_ = sys::call(__NR_sched_setattr, 0L, &attributes_, 0L) == 0;
+    attributes_.flags &= ~kResetOnFork;
+  }
+  ~WithoutDeadline() {
+    if (changed_) sys::call(__NR_sched_setattr, 0L, &attributes_, 0L);
+  }
+  WithoutDeadline(const WithoutDeadline&) = delete;
+  WithoutDeadline& operator=(const WithoutDeadline&) = delete;
+  bool changed() const { return changed_; }
+
+ private:
+  SchedAttr attributes_{};
+  bool changed_ = false;
+};
 
 }  // namespace
 
@@ -98,7 +126,14 @@ long RawThread::spawn(void (*fn)(void*), void* arg, DescriptorTable table) {
   // Not CLONE_FS: chdir and umask of the program are its own. CLONE_FILES until entry() unshares.
   constexpr unsigned long kFlags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
                                    CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
-  long tid = ckpt_clone_thread(kFlags, stack_top.as(), &tid_, &alive_, tls.as(), &RawThread::entry, start);
+  auto clone = [&] {
+    return ckpt_clone_thread(kFlags, stack_top.as(), &tid_, &alive_, tls.as(), &RawThread::entry, start);
+  };
+  long tid = clone();
+  if (tid == -EAGAIN) {
+    const WithoutDeadline caller;
+    if (caller.changed()) tid = clone();
+  }
   if (sys::failed(tid)) {
     alive_.store(0, std::memory_order_relaxed);
     return tid;
