@@ -257,17 +257,22 @@ def wait_for(path, tree):
         time.sleep(0.01)
 
 
-def come_back(test, name, program, uid=0, go_early=False, look=None, options=(), hear=None):
+def come_back(test, name, program, uid=0, go_early=False, look=None, options=(), hear=None, lives=1):
     """What it told, by the name of the file. go_early: it goes on as soon as it is back; its output. look: at the
-    image. hear: what `ckpt now` said."""
+    image. hear: what `ckpt now` said. lives: how often it is restarted."""
     tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
     failed = True
     try:
         tree.run()
         path = lambda name: os.path.join(tree.work, name)
         wait_for(path("before"), tree)
-        image = tree.checkpoint(tree.child.pid)
+        pid = tree.child.pid
+        image = tree.checkpoint(pid)
         tree.kill()
+        for _ in range(lives - 1):
+            tree.restart(image, *options)
+            image = tree.checkpoint(pid)
+            tree.kill()
         if look is not None:
             look(image)
         if hear is not None:

@@ -86,6 +86,9 @@ os.chdir(home)
 renamed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 renamed.bind('new')
 os.rename('new', 'final')
+# A restart that binds them anew gets other inodes.
+os.link('final', 'room/other name')
+os.link('room/here', 'other name')
 def reach():
     socket.socket(socket.AF_UNIX).connect('room/here')
     socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'found', 'final')
@@ -363,6 +366,10 @@ class SeldomUsed(unittest.TestCase):
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
     def test_alone_as_user(self):
         self.assertEqual(come_back(self, "seldom-alone-user", ALONE, NOBODY)["last"], LAST)
+
+    def test_alone_again(self):
+        """A restart binds sockets anew: their files are others, and the library has seen none of these calls."""
+        self.assertEqual(come_back(self, "seldom-again", ALONE, lives=3)["last"], LAST)
 
     def test_members_that_end_each_other_at_once(self):
         self.assertEqual(come_back(self, "seldom-tree", TREE, go_early=True), "9")

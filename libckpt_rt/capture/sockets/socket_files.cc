@@ -68,6 +68,44 @@ const char* copy_of(const char* text, size_t length, Arena& arena) {
   return copy;
 }
 
+// Where a file is whose name says it no more: the directory of a relative name, and what it is called by now.
+struct Place {
+  char path[kPathBytes];
+  size_t directory = 0;  // length of the directory that a relative name is of, at the begin of `bound`
+  char bound[kPathBytes];
+  bool is_renamed = false;
+};
+
+// bound: an absolute name by which a socket of this name was bound.
+bool is_at(const char* name, const char* bound, uint32_t inode, Place& place, struct stat& st) {
+  const size_t n = std::strlen(bound), length = std::strlen(name);
+  if (inode == 0 || n >= kPathBytes) return false;
+  place.directory = 0;
+  if (name[0] != '/') {
+    if (n <= length + 1 || std::strcmp(bound + n - length, name) != 0 || bound[n - length - 1] != '/')
+      return false;
+    place.directory = n - length - 1;
+  }
+  std::memcpy(place.bound, bound, n + 1);
+  std::memcpy(place.path, bound, n + 1);
+  place.is_renamed = place.directory == 0 || !is_file_of(bound, inode, st);
+  return !place.is_renamed || find_renamed(place.path, inode, st);
+}
+
+bool find(const char* name, uint32_t inode, Place& place, struct stat& st) {
+  if (name[0] == '/') return is_at(name, name, inode, place, st);
+  uint32_t at = 0;
+  while (const char* bound = watch_names::next(at, inode)) {
+    if (is_at(name, bound, inode, place, st)) return true;
+  }
+  // A restart has bound it anew: the file is another one.
+  at = 0;
+  while (const char* bound = watch_names::next_of_all(at)) {
+    if (is_at(name, bound, inode, place, st)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool look_at_file(SocketState& s, uint32_t inode, Arena& arena) {
@@ -82,31 +120,13 @@ bool look_at_file(SocketState& s, uint32_t inode, Arena& arena) {
     note(other);
     return true;
   }
-  // By which absolute name it was bound.
-  char path[kPathBytes] = {};
-  size_t directory = 0;  // length of the directory that a relative name is of
-  const size_t length = std::strlen(name);
-  uint32_t at = 0;
-  const char* bound = name[0] == '/' ? name : inode != 0 ? watch_names::next(at, inode) : nullptr;
-  if (bound != nullptr && std::strlen(bound) < kPathBytes) {
-    const size_t n = std::strlen(bound);
-    std::memcpy(path, bound, n + 1);
-    if (name[0] != '/') {
-      if (n <= length + 1 || std::strcmp(path + n - length, name) != 0 || path[n - length - 1] != '/')
-        path[0] = '\0';
-      else
-        directory = n - length - 1;
-    }
-  }
-  const bool there = path[0] != '\0' && directory != 0 && is_file_of(path, inode, other);
-  char was[kPathBytes];
-  std::memcpy(was, path, directory);
-  if (there || (path[0] != '\0' && inode != 0 && find_renamed(path, inode, other))) {
+  Place place;
+  if (find(name, inode, place, other)) {
     note(other);
-    const size_t now = there ? 0 : std::strlen(path);
-    s.directory = copy_of(was, directory, arena);
-    s.now_at = copy_of(path, now, arena);
-    s.file.directory_len = static_cast<uint16_t>(directory);
+    const size_t now = place.is_renamed ? std::strlen(place.path) : 0;
+    s.directory = copy_of(place.bound, place.directory, arena);
+    s.now_at = copy_of(place.path, now, arena);
+    s.file.directory_len = static_cast<uint16_t>(place.directory);
     s.file.now_len = static_cast<uint16_t>(now);
     return s.directory != nullptr && s.now_at != nullptr;
   }

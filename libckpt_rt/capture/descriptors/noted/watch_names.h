@@ -22,5 +22,7 @@ void note_socket(const char* path);
 // The next absolute name that was noted of a file with this inode number, from place `at` on, which is moved
 // behind it; begin with 0. nullptr: no more. The name may lead elsewhere by now.
 const char* next(uint32_t& at, uint64_t inode);
+// The same, of any file.
+const char* next_of_all(uint32_t& at);
 
 }  // namespace ckpt::watch_names
