@@ -36,8 +36,8 @@ int exit_code_of_program() {
   return leader.wait_status >> 8 & 0xff;
 }
 
-// Of a thread with a deadline (SCHED_DEADLINE) the kernel makes no other, but where that one is not to have it
-// as well. The calling thread is such a one as long as this lives.
+// Of a thread with a deadline (SCHED_DEADLINE) the kernel makes no other, but where that one is not to have
+// it as well. The calling thread is such a one as long as this lives.
 class WithoutDeadline {
  public:
   WithoutDeadline() {
