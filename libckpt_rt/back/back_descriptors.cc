@@ -325,6 +325,9 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
     case BackDescriptor::kDirectory:
       r = sys::call(__NR_chdir, data);
       break;
+    case BackDescriptor::kEnter:
+      r = sys::call(__NR_fchdir, received_[op.a]);
+      break;
     case BackDescriptor::kUmask:
       sys::call(__NR_umask, op.a);
       break;

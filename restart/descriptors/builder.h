@@ -36,6 +36,8 @@ class DescriptorBuilder {
   // The same, but for the sockets of these objects, which somebody else makes.
   Result<void> connect_sockets_but(const std::map<uint64_t, int>& others);
   Result<void> fill_sockets();
+  // kOpenFileWorkingDirectory; fd: what was made of it.
+  Result<void> enter_directory(const ParsedOpenFile& file, int fd);
   // Masters of terminals first.
   Result<ScopedFd> make(const ParsedOpenFile& file);
   // Descriptors of a standard stream or terminal: each of 0, 1, 2 is the restarter's own.
@@ -109,6 +111,7 @@ class DescriptorBuilder {
   // contents.cc: files without a name, memfds
   Result<ScopedFd> make_deleted_file(const ParsedOpenFile& file);
   Result<ScopedFd> make_deleted_directory(const ParsedOpenFile& file);
+  Result<ScopedFd> make_deleted_link(const ParsedOpenFile& file);
   Result<ScopedFd> make_memfd(const ParsedOpenFile& file);
   Result<void> fill(const ParsedOpenFile& file, int fd);
   void put_attributes(const ParsedOpenFile& file, int fd) const;

@@ -9,6 +9,7 @@
 
 #include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
+#include "restart/files/removed_names.h"
 
 // Files without a name, and memfds: made anew with their contents.
 
@@ -146,24 +147,75 @@ Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file
 }
 
 Result<ScopedFd> DescriptorBuilder::make_deleted_directory(const ParsedOpenFile& file) {
-  int object = options_.working->find_object(file.record.object);
-  for (const auto& directory : {directory_of(file.path), options_.image_directory, std::string("/tmp")}) {
-    if (object >= 0) break;
-    std::string name = directory + "/.ckpt-restored-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) continue;
-    ScopedFd fd(open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    rmdir(name.c_str());
-    if (!fd.valid()) continue;
-    auto parked = options_.working->add_object(file.record.object, std::move(fd), "a removed directory");
+  const auto& r = file.record;
+  int object = options_.working->find_object(r.object);
+  if (object < 0) {
+    ScopedFd fd = make_removed_directory(std::string(file.path));
+    for (const auto& elsewhere : {options_.image_directory, std::string("/tmp")}) {
+      if (fd.valid()) break;
+      fd = make_removed_directory(elsewhere + "/.ckpt-restored", Links::kFollowed);
+      if (fd.valid()) {
+        say("{}, a removed directory, cannot be made again where it was: the directory above it is {} now",
+            file.path, elsewhere);
+      }
+    }
+    if (!fd.valid()) return cannot_make(file, errno);
+    auto parked = options_.working->add_object(r.object, std::move(fd), "a removed directory");
+    if (!parked) return parked.error();
+    object = *parked;
+    // If we may not give it away, it stays ours.
+    if ((r.flags & kOpenFileOwner) != 0)
+      (void)!fchown(object, static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32));
+    const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
+    futimens(object, times);
+  }
+  // Its owner may have shut itself out since it opened the directory.
+  fchmod(object, 0700);
+  auto again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
+  fchmod(object, r.mode & 07777);
+  return again;
+}
+
+Result<void> DescriptorBuilder::enter_directory(const ParsedOpenFile& file, int fd) {
+  if (fchdir(fd) == 0) return {};
+  // Its owner may have shut itself out since it entered the directory.
+  const int object = options_.working->find_object(file.record.object);
+  if (object >= 0 && errno == EACCES) {
+    fchmod(object, 0700);
+    const int r = fchdir(object);
+    fchmod(object, file.record.mode & 07777);
+    if (r == 0) return {};
+  }
+  return make_error(ExitCode::kSystem, errno,
+                    "the program's working directory {}, which had been removed, cannot be entered ({})",
+                    file.path, errno_name(errno));
+}
+
+Result<ScopedFd> DescriptorBuilder::make_deleted_link(const ParsedOpenFile& file) {
+  const auto& r = file.record;
+  int object = options_.working->find_object(r.object);
+  if (object < 0) {
+    std::string target;
+    for_each_detail<LinkTargetDetail>(
+        file, OpenFileDetail::kLinkTarget, [&](const LinkTargetDetail& d, Blob rest) {
+          target.assign(reinterpret_cast<const char*>(rest.data()), std::min<size_t>(d.length, rest.size()));
+        });
+    ScopedFd fd = make_removed_link(std::string(file.path), target);
+    for (const auto& elsewhere : {options_.image_directory, std::string("/tmp")}) {
+      if (!fd.valid()) fd = make_removed_link(elsewhere + "/.ckpt-restored", target, Links::kFollowed);
+    }
+    if (!fd.valid()) return cannot_make(file, errno);
+    // If we may not give it away, it stays ours.
+    if ((r.flags & kOpenFileOwner) != 0)
+      (void)!fchownat(fd.get(), "", static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32),
+                      AT_EMPTY_PATH);
+    const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
+    utimensat(fd.get(), "", times, AT_EMPTY_PATH);
+    auto parked = options_.working->add_object(r.object, std::move(fd), "a symbolic link without a name");
     if (!parked) return parked.error();
     object = *parked;
   }
-  if (object < 0) return cannot_make(file, errno);
-  // Its owner may have shut itself out since it opened the directory.
-  fchmod(object, 0700);
-  auto again = open_again(file, object, reopen_flags(file.record) & ~O_NOFOLLOW);
-  fchmod(object, file.record.mode & 07777);
-  return again;
+  return open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
 }
 
 Result<ScopedFd> DescriptorBuilder::make_memfd(const ParsedOpenFile& file) {

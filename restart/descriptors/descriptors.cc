@@ -5,6 +5,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/memory/bytes.h"
 #include "restart/descriptors/builder.h"
 #include "restart/descriptors/saved_mappings.h"
@@ -20,6 +22,13 @@ Result<void> place(int made, const DescriptorRecord& d) {
 }
 
 }  // namespace
+
+const ParsedOpenFile* removed_working_directory(const ImageMeta& meta) {
+  const auto found = std::find_if(meta.open_files.begin(), meta.open_files.end(), [](const auto& file) {
+    return (file.record.flags & kOpenFileWorkingDirectory) != 0;
+  });
+  return found == meta.open_files.end() ? nullptr : &*found;
+}
 
 int highest_descriptor(const ImageMeta& meta) {
   int highest = -1;
@@ -71,6 +80,7 @@ struct Restoring {
   Result<void> make(const ParsedOpenFile& file);
   Result<void> place_everywhere(const ParsedOpenFile& file, int fd) const;
   Result<void> finish(const ParsedOpenFile& file);
+  Result<void> enter_working_directory();
   Result<void> seal(const ParsedOpenFile& file, int fd);
 };
 
@@ -137,6 +147,17 @@ Result<void> Restoring::make(const ParsedOpenFile& file) {
   return place_everywhere(file, parked.get());
 }
 
+// One that had been removed: no name leads to it.
+Result<void> Restoring::enter_working_directory() {
+  const ParsedOpenFile* file = removed_working_directory(meta);
+  if (file == nullptr) return {};
+  if (const InheritedFile* known = inherited(*file); known != nullptr)
+    return builder.enter_directory(*file, known->fd);
+  auto made = builder.make(*file);
+  if (!made) return made.error();
+  return builder.enter_directory(*file, made->get());
+}
+
 // What can be done only when all open files are there.
 Result<void> Restoring::finish(const ParsedOpenFile& file) {
   int fd = -1;
@@ -192,6 +213,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   CKPT_TRY(builder.connect_sockets());
   for (const ParsedOpenFile* file : restoring.in_order()) CKPT_TRY(restoring.make(*file));
   CKPT_TRY(builder.fill_sockets());
+  CKPT_TRY(restoring.enter_working_directory());
   for (const auto& file : meta.open_files) CKPT_TRY(restoring.finish(file));
   builder.finish();
   // Last: closing any descriptor of a file drops the process's locks on it.
@@ -264,6 +286,7 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   if (kind_of(file) == OpenFileKind::kTerminal) return open_own_terminal(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:
+      if (deleted && S_ISLNK(file.record.mode)) return make_deleted_link(file);
       return deleted ? make_deleted_file(file) : open_by_path(file);
     case OpenFileKind::kDirectory:
       return deleted ? make_deleted_directory(file) : open_by_path(file);

@@ -111,4 +111,7 @@ void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& option
 
 int highest_descriptor(const ImageMeta& meta);  // -1: none
 
+// The working directory, where it had been removed; nullptr: it had a name.
+const ParsedOpenFile* removed_working_directory(const ImageMeta& meta);
+
 }  // namespace ckpt

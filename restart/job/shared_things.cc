@@ -46,6 +46,11 @@ bool has_object(const ParsedOpenFile& f) {
   }
 }
 
+// Made one after the other: directories above it, which had been removed as well, are there for so long.
+bool is_removed_directory(const ParsedOpenFile& f) {
+  return kind_of(f) == OpenFileKind::kDirectory && (f.record.flags & kOpenFileDeleted) != 0;
+}
+
 // Is looked at once for all members: one that is gone is put back, one that has grown is cut.
 bool may_be_put_back(const ParsedOpenFile& f) {
   return kind_of(f) == OpenFileKind::kRegular || kind_of(f) == OpenFileKind::kFifo ||
@@ -222,9 +227,9 @@ class Gatherer {
         if (shared && !done.insert(group->second).second) continue;
         // Each process takes the files of ckpt-restart itself on its own.
         const bool terminal = own_terminal(m, f).has_value();
-        const bool wanted =
-            !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
-            (shared || of_object || terminal || (in_flight.count(self) != 0 && !about_process));
+        const bool wanted = !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
+                            (shared || of_object || terminal || is_removed_directory(f) ||
+                             (in_flight.count(self) != 0 && !about_process));
         if (!wanted && !may_be_put_back(f)) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }

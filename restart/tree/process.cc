@@ -82,7 +82,8 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
   return {};
 }
 
-// The saved directory had no name any more: makes a new one, and removes its name.
+// The saved directory had no name any more, in an image of an older build: makes a new one, and removes its
+// name.
 bool enter_unnamed_directory(const std::string& image_directory) {
   for (const std::string& where : {image_directory, std::string("/tmp")}) {
     std::string name = where + "/.ckpt-restored-XXXXXX";
@@ -112,7 +113,9 @@ Result<void> restore_surroundings(const ImageMeta& meta, const std::string& imag
   const ParsedProcess& process = meta.process;
   std::string cwd(process.cwd);
   constexpr std::string_view kDeleted = " (deleted)";
-  if (enter_directory(cwd) != 0) {
+  // One that had been removed is entered when it is made, with the open files.
+  const bool is_made = removed_working_directory(meta) != nullptr && chdir("/") == 0;
+  if (!is_made && enter_directory(cwd) != 0) {
     bool was_deleted = cwd.size() > kDeleted.size() &&
                        std::string_view(cwd).substr(cwd.size() - kDeleted.size()) == kDeleted;
     if (!was_deleted || !enter_unnamed_directory(image_directory)) {

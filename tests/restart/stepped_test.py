@@ -111,6 +111,10 @@ class SteppedTest(unittest.TestCase):
         self.restart(*options, how=how)
         return notes
 
+    def go_back(self):
+        done = subprocess.run([CKPT, "back", "--trust", str(self.pid)], capture_output=True, timeout=60, env=environment(), check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def refused(self, *options):
         """A restart that must not be: its exit code and message."""
         done = subprocess.run([RESTART, *options, self.images], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, env=environment())

@@ -141,8 +141,21 @@ class DescriptorComparison {
       made_[f.record.id] = static_cast<int64_t>(result_.made.size());
       result_.made.push_back(std::move(*made));
     }
+    CKPT_TRY(make_directory());
     CKPT_TRY(builder_.fill_sockets());
     builder_.finish();
+    return {};
+  }
+
+  // The working directory, if it had been removed and is another one now.
+  Result<void> make_directory() {
+    const ParsedOpenFile* then = removed_working_directory(then_);
+    const ParsedOpenFile* now = removed_working_directory(now_);
+    if (then == nullptr || (now != nullptr && now->record.object == then->record.object)) return {};
+    auto made = builder_.make(*then);
+    if (!made) return made.error();
+    entered_ = static_cast<int64_t>(result_.made.size());
+    result_.made.push_back(std::move(*made));
     return {};
   }
 
@@ -427,7 +440,9 @@ class DescriptorComparison {
   }
 
   void directory() {
-    if (then_.process.cwd != now_.process.cwd) {
+    if (entered_ >= 0) {
+      add(BackDescriptor::kEnter, -1, entered_);
+    } else if (then_.process.cwd != now_.process.cwd && removed_working_directory(then_) == nullptr) {
       Op& op = add(BackDescriptor::kDirectory, -1);
       const auto text = std::as_bytes(std::span(then_.process.cwd.data(), then_.process.cwd.size()));
       op.data.assign(text.begin(), text.end());
@@ -447,6 +462,7 @@ class DescriptorComparison {
   DescriptorBuilder builder_;
   DescriptorDifference result_;
   std::map<int, const DescriptorRecord*> then_at_, now_at_;
+  int64_t entered_ = -1;              // which of result_.made is the working directory; -1: none
   std::map<uint32_t, int64_t> made_;  // by the image's id: which of result_.made
 };
 

@@ -40,12 +40,13 @@ enum OpenFileFlag : uint32_t {
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
-  kOpenFileOwner = 1u << 5,       // a file whose contents are saved: value is its user, and its group << 32
+  kOpenFileOwner = 1u << 5,       // value is its user, and its group << 32: contents saved, or removed
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
   kOpenFileContents = 1u << 6,    // has a name: contents saved, in case that it is gone
   kOpenFileWhole =
       1u << 8,  // kOpenFileContents, and no part of them is in a mapping: also if it is changed in place
   kOpenFileUnwritten = 1u << 9,  // a FIFO's reader: has had no writer since it was opened, or has one still
+  kOpenFileWorkingDirectory = 1u << 10,  // the process works in it; no descriptor leads to it
   kOpenFileOneName = 1u << 7,  // had no other name than its path (what is kept beside images does not count)
 };
 
@@ -122,6 +123,7 @@ enum class OpenFileDetail : uint32_t {
   kSocketPeer = 22,       // of a Unix socket, where the kernel tells it
   kAttribute = 23,        // of a file without a name: one for each extended attribute
   kAbandonedClient = 24,  // of a listening TCP socket: one for each connection whose client is gone
+  kLinkTarget = 25,       // of a symbolic link without a name
 };
 
 struct DetailHeader {
@@ -168,6 +170,11 @@ struct TimerDetail {
 struct AttributeDetail {
   uint32_t name_len, value_len;  // bytes
   // then: name, value, padded to 8 together
+};
+
+struct LinkTargetDetail {
+  uint32_t length, reserved;
+  // then: where it leads, padded to 8
 };
 
 struct InotifyWatchDetail {

@@ -70,6 +70,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   if (files_.has_changed() || files_.is_refused()) CKPT_TRY(files_.sort_by_open_file());
   SocketLook sockets(files_.arena());
   CKPT_TRY(sockets_.look(sockets));
+  CKPT_TRY(directory_.look(tid));
   if (files_.has_changed()) CKPT_TRY(files_.sort_by_open_file());
   files_.number_open_files();
   CKPT_TRY(sockets_.describe(sockets));

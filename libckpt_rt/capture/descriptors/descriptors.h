@@ -15,6 +15,7 @@
 //     DescriptorSampling  what each is in the stop
 //   Classifier          kind, path and details of each: FileNames, EpollWatches, InotifyWatches
 //     HeldInfo            fdinfo that the stop reads again
+//   WorkingDirectory    one that has been removed
 //   SocketCapture       sockets, and what waits in them
 //   Terminals
 //   FileContents        bytes of files, pipes and queues
@@ -35,6 +36,7 @@
 #include "libckpt_rt/capture/descriptors/kinds/classifier.h"
 #include "libckpt_rt/capture/descriptors/kinds/held_info.h"
 #include "libckpt_rt/capture/descriptors/kinds/terminals.h"
+#include "libckpt_rt/capture/descriptors/kinds/working_directory.h"
 #include "libckpt_rt/capture/descriptors/losses.h"
 #include "libckpt_rt/capture/descriptors/table/access.h"
 #include "libckpt_rt/capture/descriptors/table/contents.h"
@@ -125,6 +127,7 @@ class DescriptorCapture {
   Terminals terminals_{files_, access_, notes_};
   Classifier classifier_{files_, access_, names_, epolls_, inotify_};
   HeldInfo held_{files_, access_, classifier_};
+  WorkingDirectory directory_{files_, classifier_};
   DescriptorContents contents_;
   FileContents file_contents_{files_, access_, notes_, contents_};
   SocketCapture sockets_{files_, access_, notes_, contents_, classifier_, partners_};

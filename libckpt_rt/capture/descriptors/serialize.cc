@@ -53,7 +53,10 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       r.object = object_number(d.now.device, d.now.inode);
       r.value = d.value;
       if (d.kind == OpenFileKind::kMessageQueue && d.now.links == 0) r.flags |= kOpenFileDeleted;
-      if (d.kind == OpenFileKind::kRegular && (d.flags & (kOpenFileDeleted | kOpenFileContents)) != 0) {
+      const bool is_removed_directory =
+          d.kind == OpenFileKind::kDirectory && (d.flags & kOpenFileDeleted) != 0;
+      if (is_removed_directory ||
+          (d.kind == OpenFileKind::kRegular && (d.flags & (kOpenFileDeleted | kOpenFileContents)) != 0)) {
         r.flags |= kOpenFileOwner;
         r.value = d.now.uid | uint64_t{d.now.gid} << 32;
       }

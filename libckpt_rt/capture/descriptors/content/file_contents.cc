@@ -23,7 +23,7 @@ bool is_small_shared_memory(const CapturedDescriptor& d) {
 }
 
 bool has_no_name(const CapturedDescriptor& d) {
-  return d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0;
+  return d.kind == OpenFileKind::kRegular && !S_ISLNK(d.now.mode) && (d.flags & kOpenFileDeleted) != 0;
 }
 
 }  // namespace

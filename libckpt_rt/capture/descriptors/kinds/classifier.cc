@@ -8,6 +8,8 @@
 
 #include <cstring>
 
+#include "base/memory/bytes.h"
+#include "base/raii_fd.h"
 #include "image/format/records/terminal_records.h"
 #include "libckpt_rt/capture/descriptors/kinds/file_systems.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
@@ -98,8 +100,7 @@ Result<void> Classifier::classify(CapturedDescriptor& d) {
   d.kind = OpenFileKind::kOther;
 
   if ((d.now.open_flags & O_PATH) != 0) {
-    classify_place(d, path);
-    return {};
+    return classify_place(d, path);
   }
   if (path.starts_with("anon_inode:")) {
     d.kind = anonymous_kind(path);
@@ -126,15 +127,43 @@ Result<void> Classifier::classify(CapturedDescriptor& d) {
 }
 
 // A place in the file system, not an open file: no offset, no bytes.
-void Classifier::classify_place(CapturedDescriptor& d, std::string_view path) const {
-  const bool is_directory = S_ISDIR(d.now.mode);
+Result<void> Classifier::classify_place(CapturedDescriptor& d, std::string_view path) const {
+  const OpenFileKind kind = S_ISDIR(d.now.mode) ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
   if (d.named) {
-    d.kind = is_directory ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
-  } else if (is_directory && d.now.links == 0 && path.starts_with('/') &&
-             !is_made_by_the_kernel(TaskPath(access_.tid_of(d), "fd", d.fd).c_str())) {
-    d.kind = OpenFileKind::kDirectory;
-    d.flags |= kOpenFileDeleted;
+    d.kind = kind;
+    return {};
   }
+  const bool can_be_made =
+      S_ISDIR(d.now.mode) || S_ISLNK(d.now.mode) || (S_ISREG(d.now.mode) && !path.starts_with("/memfd:"));
+  if (!can_be_made || d.now.links != 0 || !path.starts_with('/') ||
+      is_made_by_the_kernel(TaskPath(access_.tid_of(d), "fd", d.fd).c_str()))
+    return {};
+  if (S_ISLNK(d.now.mode) && !read_target(d)) return {};
+  d.kind = kind;
+  d.flags |= kOpenFileDeleted;
+  return {};
+}
+
+// Where a symbolic link leads that has no name. False: it cannot be read, or there is no memory.
+bool Classifier::read_target(CapturedDescriptor& d) const {
+  // The link of /proc would tell the name; what is opened by it is the symbolic link.
+  const ScopedFd link(static_cast<int>(sys::call(
+      __NR_openat, AT_FDCWD, TaskPath(access_.tid_of(d), "fd", d.fd).c_str(), O_PATH | O_CLOEXEC, 0L)));
+  if (!link.valid()) return false;
+  char target[4096];
+  const long n = sys::call(__NR_readlinkat, link.get(), "", target, sizeof(target));
+  if (n <= 0 || n == static_cast<long>(sizeof(target))) return false;
+  const auto length = static_cast<uint32_t>(n), padded = (length + 7) & ~uint32_t{7};
+  ByteWriter out(files_.arena());
+  out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kLinkTarget), padded + 8});
+  out.put(LinkTargetDetail{length, 0});
+  static constexpr char kZeros[8] = {};
+  out.raw(target, length);
+  out.raw(kZeros, padded - length);
+  if (!out.ok()) return false;
+  d.details = out.span().data();
+  d.details_len = static_cast<uint32_t>(out.size());
+  return true;
 }
 
 Result<void> Classifier::classify_file(CapturedDescriptor& d, std::string_view path) {

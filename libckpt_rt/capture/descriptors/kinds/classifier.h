@@ -32,7 +32,8 @@ class Classifier {
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
 
  private:
-  void classify_place(CapturedDescriptor& d, std::string_view path) const;
+  Result<void> classify_place(CapturedDescriptor& d, std::string_view path) const;
+  bool read_target(CapturedDescriptor& d) const;
   Result<void> classify_file(CapturedDescriptor& d, std::string_view path);
   Result<void> classify_device(CapturedDescriptor& d, std::string_view path);
   Result<void> read_first_locks(CapturedDescriptor& d);
