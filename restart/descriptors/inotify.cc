@@ -3,6 +3,7 @@
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,8 @@
 // inotify(7). The kernel numbers the watches of a descriptor from 1 on and gives no number twice: between
 // those of the program, others are put on a file of ours and taken off again. Each that is taken off leaves
 // an event, IN_IGNORED; these are read before the program comes. Where a watched file is gone, that of its
-// watch stays: so the kernel says it.
+// watch stays: so the kernel says it. Events that waited at the checkpoint nobody knows: the program finds
+// IN_Q_OVERFLOW, by which the kernel says that events were lost, and looks at its files anew.
 
 namespace ckpt {
 namespace {
@@ -47,6 +49,34 @@ bool skip_to(int fd, const StandIn& stand_in, int32_t& next, int32_t watch) {
     if (next % kAtOnce == 0) drop_events(fd);
   }
   return true;
+}
+
+// Leaves IN_Q_OVERFLOW in an empty queue: fills it until it overflows, and reads all else. What happens to
+// watched files while it is full is one more event that is lost. False: it has room for more than we fill.
+bool overflow(int fd) {
+  constexpr int kAtOnce = 1024, kMost = 1 << 20;
+  constexpr int kEvent = sizeof(inotify_event);  // without a name
+  const StandIn stand_in;
+  const int watch = inotify_add_watch(fd, stand_in.name.c_str(), IN_ATTRIB | IN_MODIFY);
+  int waiting = 0, before = 0;
+  // An event that equals the last one is merged with it.
+  for (int i = 0; watch >= 0 && i < kMost; ++i) {
+    if ((i % 2 == 0 ? fchmod(stand_in.file.get(), 0600) : ftruncate(stand_in.file.get(), 0)) != 0) break;
+    if (i % kAtOnce != kAtOnce - 1) continue;
+    before = waiting;
+    if (ioctl(fd, FIONREAD, &waiting) != 0 || waiting - before < kAtOnce * kEvent) break;
+  }
+  const bool is_full = waiting >= kEvent && waiting - before < kAtOnce * kEvent;
+  if (watch >= 0) inotify_rm_watch(fd, watch);  // IN_IGNORED finds no room
+  alignas(inotify_event) char events[16384];
+  // From the first read on others may come behind it.
+  for (int left = waiting - kEvent; is_full && left > 0;) {
+    const ssize_t n = read(fd, events, std::min<size_t>(sizeof(events), static_cast<size_t>(left)));
+    if (n <= 0) return false;
+    left -= static_cast<int>(n);
+  }
+  if (!is_full) drop_events(fd);
+  return is_full;
 }
 
 }  // namespace
@@ -105,6 +135,12 @@ void DescriptorBuilder::add_file_watches(const ParsedOpenFile& file, int inotify
     }
   }
   drop_events(inotify);
+  if ((file.record.flags & kOpenFileEventsLost) != 0) {
+    say("{}: events that waited in it are lost: {}", describe(file, first_descriptor(file)),
+        overflow(inotify)
+            ? "the program is told so, by IN_Q_OVERFLOW"
+            : "the program is not told, for the queue is too long (fs.inotify.max_queued_events)");
+  }
   for (const int32_t number : gone_numbers) inotify_rm_watch(inotify, number);
 }
 

@@ -442,9 +442,23 @@ class Others(SteppedTest):
         self.do("f = open('file', 'w+b'); f.write(b'x' * 8192); f.flush(); m = mmap.mmap(f.fileno(), 8192)", "i = call(294, 0o4000); w = call(254, i, b'.', 0xfff)",
                 "e = select.epoll(); e.register(i, select.EPOLLIN)")
         self.come_back()
+        # The checkpoint's own looks waited: that they are lost is all that is said.
+        self.assertEqual(self.ask("e.poll(0) == [(i, 1)], struct.unpack('iIII', os.read(i, 4096))"), "(True, (-1, 16384, 0, 0))")
         self.assertEqual(self.ask("e.poll(0), attempt(os.read, i, 4096)"), "([], 'EAGAIN')")
         self.do("m[0] = 121", "open('other', 'w').close()")
         self.assertEqual(self.ask("e.poll(0) == [(i, 1)], b'other' in os.read(i, 4096)"), "(True, True)")
+
+    def test_inotify_with_events_that_wait(self):
+        """They are lost; the program is told so, as the kernel does it."""
+        self.start()
+        self.do("i = call(294, 0o4000); w = call(254, i, b'.', 0x100); open('one', 'w').close()", "e = select.epoll(); e.register(i, select.EPOLLIN)",
+                "read = lambda: [struct.unpack('iI', d[n:n + 8]) for d in [os.read(i, 65536)] for n in (range(0, len(d), 16) if len(d) % 32 else [0])]")
+        for _ in range(2):
+            self.assertIn("IN_Q_OVERFLOW", " ".join(self.come_back()))
+            self.assertEqual(self.ask("e.poll(0) == [(i, 1)]"), "True")
+        self.assertEqual(self.ask("read(), attempt(read)"), "([(-1, 16384)], 'EAGAIN')")
+        self.do("open('two', 'w').close()")
+        self.assertEqual(self.ask("read()"), "[(1, 256)]")
 
     def test_private_mapping_of_a_deleted_file(self):
         self.start()

@@ -168,7 +168,8 @@ void InotifyWatches::name_all() {
     if ((d.flags & kOpenFileEventsLost) != 0)
       (void)notes_.add(
           kChanged,
-          "descriptor {} (inotify): events wait in it, which cannot be saved: they are lost after a restart",
+          "descriptor {} (inotify): events wait in it, which cannot be saved: they are lost after a restart, "
+          "which the program is told (IN_Q_OVERFLOW)",
           d.fd);
     if (mounts.empty() && !d.watches.empty()) mounts = read_mounts();
     ByteWriter out(files_.arena());
