@@ -8,6 +8,8 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
+#include <optional>
+
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -67,6 +69,30 @@ bool first_is_empty(int socket) {
 
 }  // namespace
 
+// Messages without a byte that the kernel does not show any more, ahead of the one with this stamp.
+Result<void> WaitingMessages::keep_seen(SocketLook& look, SocketState& s, SeenMessages& seen, int64_t stamp) {
+  while (const SeenMessage* m = seen.before(stamp)) {
+    SocketMessage message{};
+    message.detail = m->detail;
+    message.detail.number = s.message_count++;
+    message.first_file = static_cast<uint32_t>(look.files.size());
+    if (m->detail.file_count != 0) {
+      message.detail.file_count = 0;
+      CKPT_TRY(notes_.add(
+          kChanged,
+          "descriptor {} ({}): descriptors wait in it, in a message without a byte behind others, which an "
+          "earlier checkpoint has looked at: they are lost",
+          files_.entries()[s.entry].fd, files_.entries()[s.entry].path));
+    }
+    auto* address = static_cast<std::byte*>(files_.arena().allocate(m->detail.address_len + 1));
+    if (address == nullptr || !look.messages.push_back(message)) return arena_full(files_.arena());
+    std::memcpy(address, m->address, m->detail.address_len);
+    look.messages[look.messages.size() - 1].address = address;
+    look.messages[look.messages.size() - 1].bytes = address;
+  }
+  return {};
+}
+
 // The kernel has told the message, with its descriptors: what it holds comes into memory of its own.
 bool WaitingMessages::keep(SocketLook& look, SocketState& s, const msghdr& header, SocketMessage& message) {
   const uint64_t length = message.detail.length;
@@ -110,8 +136,10 @@ Result<bool> WaitingMessages::peek_next(SocketLook& look, SocketState& s, Peek& 
     peek.error = r;
     return false;
   }
-  if (r == 0 && (peek.stream || (s.detail.type == SOCK_SEQPACKET && (s.detail.shut_down & 1) != 0)))
-    return false;
+  // The end, or a message without a byte: a message has a time stamp.
+  const bool is_end = peek.seen != nullptr ? stamp_of(header) == 0
+                                           : s.detail.type == SOCK_SEQPACKET && (s.detail.shut_down & 1) != 0;
+  if (r == 0 && (peek.stream || is_end)) return false;
   SocketMessage message{};
   CKPT_TRY(take_control(look, header, message));
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
@@ -137,10 +165,12 @@ Result<bool> WaitingMessages::peek_next(SocketLook& look, SocketState& s, Peek& 
     return true;
   }
   message.detail.length = static_cast<uint64_t>(r);
+  if (peek.seen != nullptr) CKPT_TRY(keep_seen(look, s, *peek.seen, stamp_of(header)));
   if (!keep(look, s, header, message)) {
     peek.error = -ENOMEM;
     return false;
   }
+  if (peek.seen != nullptr) peek.seen->add(stamp_of(header), message.detail, message.address);
   peek.total += static_cast<uint64_t>(r);
   if (peek.at_first) set_socket_option(peek.socket, SOL_SOCKET, SO_PEEK_OFF, 0);
   peek.at_first = false;
@@ -168,7 +198,14 @@ Result<void> WaitingMessages::peek(SocketLook& look, SocketState& s, int socket)
   if (stream && s.waiting == 0) return {};
   // That look has had it, so the ones below begin behind it: it is taken by the first of them, still without
   // a place.
-  const bool at_first = s.detail.type == SOCK_DGRAM && first_is_empty(socket);
+  std::optional<SeenMessages> seen;
+  if (!stream && s.detail.domain == AF_UNIX && (s.ready & POLLIN) != 0) {
+    set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, -1);
+    seen.emplace(socket);
+  }
+  const bool is_stamped = seen && seen->is_on();
+  const bool at_first =
+      is_stamped ? seen->first_is_empty() : s.detail.type == SOCK_DGRAM && first_is_empty(socket);
   if (!at_first && !set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
     return notes_.add(kChanged, "descriptor {} ({}): its messages cannot be read: they are lost",
                       files_.entries()[s.entry].fd, files_.entries()[s.entry].path);
@@ -180,9 +217,14 @@ Result<void> WaitingMessages::peek(SocketLook& look, SocketState& s, int socket)
   }
   s.first_message = static_cast<uint32_t>(look.messages.size());
   const size_t files_before = look.files.size();
-  Peek peek{socket, stream, at_first, 0, look.scratch == nullptr ? -ENOMEM : 0};
+  Peek peek{
+      socket, stream, at_first, 0, look.scratch == nullptr ? -ENOMEM : 0, is_stamped ? &*seen : nullptr};
   Result<bool> more = look.scratch != nullptr;
   while (more.ok() && *more) more = peek_next(look, s, peek);
+  if (more.ok() && is_stamped) {
+    if (const Result<void> kept = keep_seen(look, s, *seen, SeenMessages::kEnd); !kept.ok())
+      more = kept.error();
+  }
   if (asks_credentials) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 0);
   set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
   if (!more.ok()) return more.error();

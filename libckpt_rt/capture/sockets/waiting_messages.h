@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/descriptors/table/open_files.h"
+#include "libckpt_rt/capture/sockets/seen_messages.h"
 #include "libckpt_rt/capture/sockets/sent_files.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 
@@ -30,12 +31,14 @@ class WaitingMessages {
   struct Peek {
     int socket;
     bool stream;
-    bool at_first;   // no place is set yet: the next look is without one
-    uint64_t total;  // bytes so far
-    long error;      // -errno: the next cannot be had
+    bool at_first;       // no place is set yet: the next look is without one
+    uint64_t total;      // bytes so far
+    long error;          // -errno: the next cannot be had
+    SeenMessages* seen;  // nullptr: none are remembered
   };
   Result<bool> peek_next(SocketLook& look, SocketState& s, Peek& peek);
   bool keep(SocketLook& look, SocketState& s, const msghdr& header, SocketMessage& message);
+  Result<void> keep_seen(SocketLook& look, SocketState& s, SeenMessages& seen, int64_t stamp);
   bool enlarge_scratch(SocketLook& look, size_t bytes);
   Result<void> note_error(const SocketState& s);
   Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
