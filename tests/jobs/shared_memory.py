@@ -2,11 +2,13 @@
 """Memory that several processes of a job share and write to at full speed: protected by all of them, copied while they run.
   shared_memory.py [NAME...]
 """
+import concurrent.futures
 import glob
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
@@ -14,6 +16,24 @@ from job_tree import BUILD, CKPT, LONG, NOBODY, PATIENCE, Tree, adopt_orphans, d
 from stopped_threads import is_any_stopped
 
 PROGRAM = os.path.join(BUILD, "tests", "jobs", "shared_job")
+# One of the two counts in shared memory and in its own; the other waits.
+COUNTS = r"""
+import ctypes, mmap, os, sys, time
+word = ctypes.c_long.from_buffer(mmap.mmap(-1, 4096))
+count = os.open('count', os.O_RDWR | os.O_CREAT, 0o600)
+child = os.fork()
+own = 0
+while not os.path.exists('stop'):
+    if (child == 0) == (sys.argv[1] == 'child'):
+        if word.value != own: break
+        word.value = own + 1
+        own += 1
+        os.pwrite(count, f'{own:20}'.encode(), 0)
+    time.sleep(0.001)
+right = os.path.exists('stop')
+if child == 0: os._exit(not right)
+if os.waitpid(child, 0)[1] == 0 and right: print('ok', flush=True)
+"""
 PROTECTED = "are protected by all members"
 
 
@@ -87,9 +107,39 @@ class SharedMemory(unittest.TestCase):
         self.rounds("16", "2", CKPT_SEGMENT="256k")
 
     def test_other_modes_copy_in_the_stop(self):
-        for settings in {"CKPT_MODE": "concurrent"}, {"CKPT_MODE": "fork"}, {"CKPT_MODE": "realtime", "CKPT_FAULTS": "in-thread"}:
+        for settings in {"CKPT_MODE": "concurrent"}, {"CKPT_MODE": "sequential"}, {"CKPT_MODE": "fork"}, {"CKPT_MODE": "realtime", "CKPT_FAULTS": "in-thread"}:
             with self.subTest(**settings):
                 self.rounds("8", "2", protected=False, checkpoints=1, **settings)
+
+    def check_who_goes_on_first(self, mode, who, point):
+        tree = Tree("shared-goes", ["env", f"CKPT_TEST_POINT={point}=wait", f"CKPT_MODE={mode}", sys.executable, "-c", COUNTS, who])
+        self.addCleanup(tree.close, False)
+        tree.run()
+
+        def counted():
+            with open(os.path.join(tree.work, "count")) as f:
+                return int(f.read() or 0)
+
+        wait_for("two processes", lambda: len(descendants(tree.child.pid)) == 1 and counted() != 0)
+        other = tree.child.pid if who == "child" else min(descendants(tree.child.pid))
+        held = os.path.join(tree.work, f"{other:010}.waits")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            image = pool.submit(tree.checkpoint, tree.child.pid)
+            wait_for("a member that waits", lambda: image.done() or os.path.exists(held))
+            before = counted()
+            wait_for("one that goes on", lambda: image.done() or counted() > before + 3)
+            os.remove(held)
+            job = image.result()
+        tree.kill()
+        tree.restart(job)
+        self.end(tree)
+
+    def test_a_member_that_goes_on_before_another(self):
+        """It writes to shared memory then, while the other has not written its image yet."""
+        for mode in "sequential", "concurrent", "fork", "realtime":
+            for who, point in ("child", "coordinator.go"), ("parent", "member.go"):
+                with self.subTest(mode=mode, who=who):
+                    self.check_who_goes_on_first(mode, who, point)
 
     def test_member_killed_while_others_wait_for_it(self):
         """All stop where they have copied their memory. One is killed: the others neither wait for it nor commit."""

@@ -81,7 +81,19 @@ Result<void> StillBackEnd::write_table() {
   return {};
 }
 
+// A member of a job goes on as soon as its own image is written, and writes to shared memory then: the images
+// of the others must have it already.
+Result<void> SequentialBackEnd::capture_memory() {
+  if (job::session() == nullptr) return list_memory(nullptr);
+  for (Mapping& m : attempt_.capture.map.mappings()) {
+    if (m.handling != Handling::kSkip) m.handling = m.shared ? Handling::kEager : Handling::kTracked;
+  }
+  CKPT_TRY(list_memory(&attempt_.eager));
+  return attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory);
+}
+
 Result<void> SequentialBackEnd::finish() {
+  CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
   CKPT_TRY(write_table());
   points::at("still.written");
   const bool stays = job::place() != nullptr && job::place()->stays;

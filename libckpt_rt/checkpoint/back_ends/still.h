@@ -34,11 +34,11 @@ class StillBackEnd : public BackEnd {
   Result<void> read_pages(const Segment& segment, bool file, std::byte* bounce, uint64_t* mask);
 };
 
-// Writes all while threads stand.
+// Writes all while threads stand. Of a job, what is shared is copied before any member goes on.
 class SequentialBackEnd final : public StillBackEnd {
  public:
   using StillBackEnd::StillBackEnd;
-  Result<void> capture_memory() override { return list_memory(nullptr); }
+  Result<void> capture_memory() override;
   Result<void> finish() override;
 
  private:
