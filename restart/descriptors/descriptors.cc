@@ -92,7 +92,7 @@ Result<void> Restoring::put_back_files() {
   SavedMappings kept{options.saved_files, {}};
   add_shared_files(meta, kept.shared);
   put_back_mapped_files(meta, kept, options.say);
-  CKPT_TRY(make_returning_files(meta, options.say));
+  if (options.image != nullptr) CKPT_TRY(make_returning_files(*options.image, options.say));
   CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());
   builder.make_journals();

@@ -36,6 +36,7 @@ using InheritedFiles = std::map<uint32_t, InheritedFile>;  // by OpenFileRecord:
 
 struct DescriptorOptions {
   WorkingFds* working = nullptr;              // not needed by check_descriptors
+  const ImageChain* image = nullptr;          // the same; nullptr: no file is made again from it
   std::string image_directory = ".";          // what files held that are put back goes here
   uint64_t sequence = 0;                      // of the image, for the names of that
   int64_t taken_ns = 0;                       // CLOCK_REALTIME at the checkpoint

@@ -38,7 +38,7 @@ void add_written_files(const ImageMeta& meta, WrittenFiles& files) {
 void add_shared_files(const ImageMeta& meta, SharedFiles& files) {
   add_written_files(meta, files.written);
   for (const ParsedMapping& m : meta.mappings) {
-    if (can_be_made_again(m)) files.in_image.emplace(m.path);
+    if (is_filled_by_mapping(m) && can_be_made_again(m)) files.in_image.emplace(m.path);
   }
 }
 

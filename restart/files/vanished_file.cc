@@ -8,12 +8,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "base/raii_fd.h"
+#include "image/read/saved_memory.h"
 #include "restart/files/file_to_come.h"
 
 namespace ckpt {
 namespace {
+
+constexpr size_t kAtOnce = 1 << 20;  // bytes
 
 bool is_shared_file(const ParsedMapping& m) {
   return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared;
@@ -71,8 +76,36 @@ Result<int> open_or_make_directory(const std::string& path, const ProcessRecord&
   return fd.release();
 }
 
+// All of it, from the image; pages that the image does not have are zeros. The time of its last change as it
+// was.
+Result<void> fill(int fd, const ParsedMapping& m, const ImageChain& image) {
+  const MappingRecord& r = m.record;
+  SavedMemory memory(image);
+  std::vector<std::byte> bytes(kAtOnce);
+  for (const SavedMemory::Contents& part : memory.contents_of(m)) {
+    const uint64_t end = std::min(part.range.end.value - r.start, r.object_size);
+    for (uint64_t at = part.range.start.value - r.start; at < end;) {
+      std::span<std::byte> now(bytes.data(), std::min<uint64_t>(kAtOnce, end - at));
+      CKPT_TRY(memory.read(part.from + (at - (part.range.start.value - r.start)), now));
+      const ssize_t n = pwrite(fd, now.data(), now.size(), static_cast<off_t>(at));
+      if (n <= 0) {
+        return make_error(ExitCode::kIo, errno, "{} was gone and cannot be given its content ({})", m.path,
+                          errno_name(errno));
+      }
+      at += static_cast<uint64_t>(n);
+    }
+  }
+  if (r.file_mtime_ns != 0) {
+    const timespec at{r.file_mtime_ns / 1'000'000'000, r.file_mtime_ns % 1'000'000'000};
+    const timespec times[2] = {at, at};
+    futimens(fd, times);
+  }
+  return {};
+}
+
 // kFileChanged also: there is one now.
-Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
+Result<void> make_again(const ParsedMapping& m, const ImageChain& image) {
+  const ProcessRecord& process = image.meta().process.record;
   const std::string path(m.path);
   const size_t slash = path.rfind('/');
   auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
@@ -80,6 +113,7 @@ Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
   ScopedFd directory(*opened);
   FileToCome file = FileToCome::regular(directory.get(), path.substr(slash + 1));
   const bool made = file.valid() && ftruncate(file.fd(), static_cast<off_t>(m.record.object_size)) == 0;
+  if (made && !is_filled_by_mapping(m)) CKPT_TRY(fill(file.fd(), m, image));
   if (made) CKPT_TRY(give_to(file.fd(), path, process));
   if (made && file.take_name()) return {};
   return make_error(ExitCode::kFileChanged, errno,
@@ -126,10 +160,13 @@ bool is_shared_memory_file(const ParsedMapping& m) {
 }
 
 bool can_be_made_again(const ParsedMapping& m) {
-  if (!is_shared_file(m) || (m.record.flags & (kMapMayWrite | kMapFileDeleted)) != kMapMayWrite) return false;
+  if (!is_shared_file(m) || (m.record.flags & kMapFileDeleted) != 0) return false;
   if (!m.path.starts_with('/') || m.path.find("/../") != m.path.npos) return false;
-  return is_shared_memory_file(m) || ((m.record.flags & kMapWhole) != 0 && shows_all(m));
+  const bool whole = (m.record.flags & kMapWhole) != 0 && shows_all(m);
+  return whole || (is_shared_memory_file(m) && is_filled_by_mapping(m));
 }
+
+bool is_filled_by_mapping(const ParsedMapping& m) { return (m.record.flags & kMapMayWrite) != 0; }
 
 void add_returning_files(const ImageMeta& meta, ReturningFiles& files) {
   for (const ParsedMapping& m : meta.mappings) {
@@ -139,12 +176,13 @@ void add_returning_files(const ImageMeta& meta, ReturningFiles& files) {
   }
 }
 
-Result<void> make_returning_files(const ImageMeta& meta, const std::function<void(std::string_view)>& say) {
+Result<void> make_returning_files(const ImageChain& image, const std::function<void(std::string_view)>& say) {
+  const ImageMeta& meta = image.meta();
   ReturningFiles gone;
   add_returning_files(meta, gone);
   for (const ParsedMapping& m : meta.mappings) {
     if (!can_be_made_again(m) || gone.erase(std::string(m.path)) == 0) continue;
-    CKPT_TRY(make_again(m, meta.process.record));
+    CKPT_TRY(make_again(m, image));
     if (say) say(fmt::format("{} was gone: made again with what the program had mapped of it", m.path));
   }
   return {};

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "image/read/image_chain.h"
 #include "image/read/image_meta.h"
 
 namespace ckpt {
@@ -20,20 +21,25 @@ namespace ckpt {
 // POSIX shared memory. Pages that the image does not have are zeros.
 bool is_shared_memory_file(const ParsedMapping& mapping);
 
-// The image has all of its file, and the program could write it: the restart makes a file that is gone again.
+// The image has all of its file, and the program could write it, or could read it only and the file is POSIX
+// shared memory that came into being, or was changed, while the job ran: the restart makes a file that is
+// gone again.
 bool can_be_made_again(const ParsedMapping& mapping);
+
+// What is put there when memory is restored: the program could write it.
+bool is_filled_by_mapping(const ParsedMapping& mapping);
 
 // By name: does one mapping show all of the file?
 using ReturningFiles = std::map<std::string, bool, std::less<>>;
 
-// Adds those of this process that are gone and will be made again. A file that it could only read comes back
-// by another process of its job, or not at all.
+// Adds those of this process that are gone and will be made again.
 void add_returning_files(const ImageMeta& meta, ReturningFiles& files);
 
 // Makes those of this process that are gone now: new files of the old size, mode 0600, that belong to its
-// user; with the directories (0700) that are missing. kFileChanged: one cannot be made, or where it would be
-// made others may write.
-Result<void> make_returning_files(const ImageMeta& meta, const std::function<void(std::string_view)>& say);
+// user; with the directories (0700) that are missing. What the program could only read has its contents at
+// once. kFileChanged: one cannot be made, or where it would be made others may write. kIo; damage of the
+// image.
+Result<void> make_returning_files(const ImageChain& image, const std::function<void(std::string_view)>& say);
 
 // The directories above `file`, an absolute path, that are missing, for the user of the process: 0700.
 Result<void> make_directory_of(const std::string& file, const ProcessRecord& process);

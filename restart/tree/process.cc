@@ -196,6 +196,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   SharedObjects objects(meta);
   DescriptorOptions options;
   options.working = &fds.working;
+  options.image = spec.image;
   options.image_directory = spec.image_directory;
   options.sequence = spec.image->brief().sequence;
   options.taken_ns = meta.process.record.realtime_ns;

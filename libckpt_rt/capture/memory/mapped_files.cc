@@ -6,13 +6,19 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "base/raii_fd.h"
 #include "image/format/file_hash.h"
+#include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 namespace {
+
+int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
 // Reads up to `bytes` at `offset`; how many there were.
 size_t read_at(int fd, void* to, size_t bytes, uint64_t offset) {
@@ -78,7 +84,8 @@ Result<void> MappedFiles::read(const MemoryMap& map, Arena& scratch) {
     struct stat st {};
     if (fd.valid() && sys::call(__NR_fstat, fd.get(), &st) == 0 && st.st_ino == m.inode) {
       id.size = static_cast<uint64_t>(st.st_size);
-      id.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000L + st.st_mtim.tv_nsec;
+      id.mtime_ns = ns_of(st.st_mtim);
+      id.of_job = ns_of(st.st_ctim) >= job_began_ns();
       read_build_id(fd.get(), buffer, id);
       // A shared writable mapping is the program's own data: it changes.
       if (id.build_id_len == 0 && (!m.shared || (m.prot & PROT_WRITE) == 0)) {
@@ -92,6 +99,37 @@ Result<void> MappedFiles::read(const MemoryMap& map, Arena& scratch) {
     if (!files_.push_back(id)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for mapped files");
   }
   return {};
+}
+
+// The image has what such a file holds at the stop; what was known of it ahead of the stop may be older.
+void MappedFiles::look_again(const MemoryMap& map) {
+  uint32_t left = kMostLooks;
+  const Mapping* last = nullptr;
+  for (const Mapping& m : map.mappings()) {
+    if (m.kind != MappingKind::kFileShared || (m.map_flags & (kMapFileDeleted | kMapMayWrite)) != 0 ||
+        !std::string_view(m.path, m.path_len).starts_with("/dev/shm/"))
+      continue;
+    if (last != nullptr && last->inode == m.inode && last->device == m.device) continue;
+    last = &m;
+    if (left-- == 0) return;
+    struct stat st {};
+    if (sys::call(__NR_newfstatat, AT_FDCWD, m.path, &st, AT_SYMLINK_NOFOLLOW) != 0 || st.st_ino != m.inode)
+      continue;
+    FileIdentity now;
+    now.device = m.device;
+    now.inode = m.inode;
+    now.size = static_cast<uint64_t>(st.st_size);
+    now.mtime_ns = ns_of(st.st_mtim);
+    now.of_job = ns_of(st.st_ctim) >= job_began_ns();
+    FileIdentity* known = std::find_if(files_.begin(), files_.end(), [&](const FileIdentity& f) {
+      return f.inode == m.inode && f.device == m.device;
+    });
+    if (known == files_.end()) {
+      if (!files_.push_back(now)) return;  // its size is that of the mapping then
+    } else if (known->size != now.size || known->mtime_ns != now.mtime_ns) {
+      *known = now;
+    }
+  }
 }
 
 }  // namespace ckpt

@@ -129,6 +129,9 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
       r.object_size = f->size;
       r.file_mtime_ns = f->mtime_ns;
       r.file_hash = f->hash;
+      // All of /dev/shm that is mapped is in the image.
+      if (m.kind == MappingKind::kFileShared && m.whole && f->of_job && (m.map_flags & kMapMayWrite) == 0)
+        r.flags |= kMapWhole;
       build_id = std::as_bytes(std::span(f->build_id, f->build_id_len));
     }
   } else if (m.kind == MappingKind::kMemfd) {

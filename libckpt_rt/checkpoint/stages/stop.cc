@@ -211,6 +211,7 @@ Result<void> Stop::look(Watch& watch) {
   CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
   memory_advice::add_recent_flags(capture.map);
   capture.map.check_other_names();
+  capture.files.look_again(capture.map);
   if (capture.map.has_unknown_name()) {
     return make_error(
         ExitCode::kUnavailable, 0,

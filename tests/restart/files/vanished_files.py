@@ -153,6 +153,32 @@ print(os.waitpid(child, 0)[1], before == zlib.crc32(m), open('one/two/of_this', 
 """
 
 
+# A file that the program can only read, mapped when the checkpoint has looked at all mappings and has not stopped the
+# program yet; or one that is older than the program.
+TO_READ = START + """
+name, size, older = sys.argv[1], int(sys.argv[2]), sys.argv[3] == 'older'
+libc = ctypes.CDLL(None)  # mmap.mmap() would keep a descriptor
+libc.mmap.restype = ctypes.c_void_p
+def show():
+    if not older:
+        with open(name, 'wb') as f: f.write(os.urandom(size))
+        os.utime(name, ns=(1, 1_000_000_007))
+    fd = os.open(name, os.O_RDONLY)
+    m = (ctypes.c_char * size).from_address(libc.mmap(None, ctypes.c_size_t(size), 1, mmap.MAP_SHARED, fd, ctypes.c_long(0)))
+    os.close(fd)
+    return m
+waits = f'{os.getpid():010}.waits'
+print('up', flush=True)
+while not os.path.exists(waits): time.sleep(0.005)
+m = show()
+before = zlib.crc32(m)
+os.unlink(waits)
+while not os.path.exists('go'): time.sleep(0.005)
+now = os.stat(name)
+print(before == zlib.crc32(m), open(name, 'rb').read() == m[:], now.st_size, now.st_mtime_ns, flush=True)
+"""
+
+
 class VanishedFiles(unittest.TestCase):
     def setUp(self):
         # On a disk: /tmp may be in memory.
@@ -162,11 +188,12 @@ class VanishedFiles(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.directory, name)
 
-    def killed(self, program, *arguments, options=(), before_the_end=lambda: None):
+    def killed(self, program, *arguments, options=(), before_the_end=lambda: None, **settings):
         """Starts it, checkpoints it when it is up, kills it."""
         with open(self.path("out"), "w") as out:
             child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), *options, "--", "/usr/bin/python3", "-c", program, *arguments],
-                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, cwd=self.directory, env=environment())
+                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, cwd=self.directory,
+                                     env=environment() | settings)
         try:
             while child.poll() is None and "up" not in self.output():
                 time.sleep(0.005)
@@ -215,6 +242,39 @@ class VanishedFiles(unittest.TestCase):
                 self.assertEqual(self.output(), "up\nb'two' 32 0o100640\n")
                 shutil.rmtree(self.path("images"))
                 os.unlink(self.path("go"))
+
+    def read_only(self, size, code, options=(), older=False):
+        name = f"/dev/shm/ckpt-test.{os.getpid()}"
+        self.addCleanup(lambda: os.path.exists(name) and os.unlink(name))
+        if older:
+            with open(name, "wb") as f:
+                f.write(bytes(size))
+            # When a process began is known to a clock tick.
+            while time.time_ns() - os.stat(name).st_ctime_ns < 50_000_000:
+                time.sleep(0.005)
+        self.killed(TO_READ, name, str(size), "older" if older else "own", options=options, before_the_end=lambda: os.unlink(name),
+                    CKPT_TEST_POINT="prepare.ready=wait")
+        noted = self.restart(code)
+        if code == OK:
+            self.assertIn(f"{name} was gone: made again", noted)
+            self.assertEqual(self.output(), f"up\nTrue True {size} 1000000007\n")
+        else:
+            self.assertIn(name, noted)
+
+    def test_in_memory_and_only_read(self):
+        """All of it is in the image, with the size that it has within its last page."""
+        for options in ((), ("--files", "none"), ("--mode", "fork"), ("--compress", "lz4"), ("--mode", "sequential")):
+            with self.subTest(options=options):
+                self.read_only(1_600_225, OK, options)
+                shutil.rmtree(self.path("images"))
+                os.unlink(self.path("go"))
+
+    def test_in_memory_and_large(self):
+        self.read_only((20 << 20) + 5, OK)
+
+    def test_in_memory_and_older_than_the_program(self):
+        """It is somebody else's."""
+        self.read_only(1_600_225, FILE_CHANGED, older=True)
 
     def test_holes_written_since(self):
         self.killed(HOLES, before_the_end=self.write)
