@@ -14,7 +14,7 @@
 //            find gives the descriptor of a member's open file between connect and keep or finish; the caller
 //            makes its own of it (dup3, SCM_RIGHTS, fork).
 // Never:     leaves a descriptor below WorkingFds::first() but at its own number; sends a byte to anybody
-//            outside of the job.
+//            outside of the job, but for datagrams to a multicast group (group_delivery.h).
 #pragma once
 
 #include <netinet/in.h>

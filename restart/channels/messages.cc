@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <numeric>
+#include <optional>
 #include <utility>
 
+#include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
+#include "restart/channels/group_delivery.h"
 #include "restart/channels/made_by.h"
 #include "restart/channels/unix_names.h"
 
@@ -56,6 +59,41 @@ void take_urgent_byte(int socket) {
   pollfd urgent{socket, POLLPRI, 0};
   char byte;
   if (poll(&urgent, 1, kLongestWaitForRoom) == 1) recv(socket, &byte, 1, MSG_OOB | MSG_DONTWAIT);
+}
+
+// Bytes of the receive queue that are taken, with what the kernel needs for them.
+uint32_t received_bytes(int socket) {
+  uint32_t figures[16] = {};
+  socklen_t length = sizeof(figures);
+  constexpr int kReceived = 0;  // SK_MEMINFO_RMEM_ALLOC of linux/sock_diag.h
+  return getsockopt(socket, SOL_SOCKET, SO_MEMINFO, figures, &length) == 0 ? figures[kReceived] : 0;
+}
+
+// The kernel brings a datagram to a socket of this host at once, as a rule; where a processor has much to do
+// its thread for that (ksoftirqd) does it later, and looks only then who is to have it. False: it did not
+// come.
+bool await_datagram(int socket, uint32_t before, int& left_ms) {
+  for (; received_bytes(socket) == before; --left_ms) {
+    if (left_ms <= 0) return false;
+    usleep(1000);
+  }
+  return true;
+}
+
+// At which the receiver is a member of that group. lo, for IPv4, does as well: only IPv6 has no way to it.
+uint32_t interface_of(const ChannelSocket& s, const SocketName& group) {
+  uint32_t interface = 0;
+  if (s.detail.domain != AF_INET6) return interface;
+  for_each_detail<LongSocketOptionDetail>(
+      *s.file, OpenFileDetail::kLongSocketOption, [&](const LongSocketOptionDetail& o, Blob rest) {
+        group_req joined;
+        if (o.name != MCAST_JOIN_GROUP || o.level != IPPROTO_IPV6 || rest.size() < sizeof(joined)) return;
+        std::memcpy(&joined, rest.data(), sizeof(joined));
+        if (IN6_ARE_ADDR_EQUAL(&reinterpret_cast<const sockaddr_in6&>(joined.gr_group).sin6_addr,
+                               &reinterpret_cast<const sockaddr_in6&>(group.address).sin6_addr))
+          interface = joined.gr_interface;
+      });
+  return interface;
 }
 
 // Of sockets that share an address (SO_REUSEPORT, SO_REUSEADDR) the kernel chooses who gets a datagram. A
@@ -268,7 +306,16 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
                                         to.peer->name.length != 0 && to.detail.domain == AF_UNIX
                                     ? to.peer
                                     : nullptr;
+  std::optional<GroupDelivery> group;
+  if (to.detail.domain != AF_UNIX && is_group(at.get())) {
+    std::vector<int> others;
+    for (const auto& s : sockets_)
+      if (s->fd >= 0 && s->detail.type == SOCK_DGRAM && s->detail.domain != AF_UNIX) others.push_back(s->fd);
+    group.emplace(to.fd, at.address, interface_of(to, at), others);
+  }
   bool joined = false;
+  int patience = kLongestWaitForRoom;
+  size_t undelivered = 0;
   const int pair_end = to.far_end >= 0 ? to.far_end : to.peer != nullptr ? to.peer->fd : -1;
   size_t lost = 0;
   for (const auto& m : to.messages) {
@@ -307,12 +354,25 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
       if (IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) && IN6_IS_ADDR_V4MAPPED(&sender.sin6_addr))
         six.sin6_addr = sender.sin6_addr;
     }
-    OnlyReceiver only(to, m.sender, target);
-    if (target.family() != AF_UNIX) as_seen_from(*from, target);
     make_room(*from);
     const InDirectory there(is_path(target) ? directory_of(to) : std::string());
-    CKPT_TRY(send_one(to, *from, &target, m, find_open_file));
-    if (!only.leave()) return cannot_make(to);
+    if (target.family() == AF_UNIX) {
+      CKPT_TRY(send_one(to, *from, &target, m, find_open_file));
+      continue;
+    }
+    const uint32_t before = received_bytes(to.fd);
+    std::optional<OnlyReceiver> only;
+    if (!group) only.emplace(to, m.sender, target);
+    as_seen_from(*from, target);
+    auto send = [&] { return send_one(to, *from, &target, m, find_open_file); };
+    const Result<void> sent = group ? group->by(*from, send) : send();
+    if (!group) CKPT_TRY(sent);
+    if (!sent.ok() || !await_datagram(to.fd, before, patience)) ++undelivered;
+    if (only && !only->leave()) return cannot_make(to);
+  }
+  if (undelivered != 0) {
+    say("{}: {} messages that waited in it were sent again, and the kernel did not bring them: they are lost",
+        describe(to), undelivered);
   }
   if (lost != 0) {
     say("{}: {} messages in it came from addresses that are not of this host: they are lost", describe(to),

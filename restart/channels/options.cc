@@ -25,6 +25,14 @@ bool is_early(int level, int name) {
   return level == IPPROTO_TCP && (name == TCP_CONGESTION || name == TCP_MAXSEG || name == TCP_WINDOW_CLAMP);
 }
 
+// Datagrams that waited are sent again, and taken, before the other options are set: these are seen in them.
+bool is_seen_in_datagrams(int level, int name) {
+  if (level == IPPROTO_IP)
+    return name == IP_TTL || name == IP_MULTICAST_TTL || name == IP_TOS || name == IP_PKTINFO;
+  return level == IPPROTO_IPV6 &&
+         (name == IPV6_UNICAST_HOPS || name == IPV6_MULTICAST_HOPS || name == IPV6_TCLASS);
+}
+
 using Unset = std::optional<UnsetOption>;
 
 void set(int fd, int level, int name, const void* value, uint32_t length, Unset& unset) {
@@ -78,7 +86,9 @@ void set_recorded(int fd, const ChannelSocket& s, bool early, Unset& unset) {
   for_each_detail<SocketOptionDetail>(
       *s.file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
         // In the end all of them: ends of connections were made without the early ones.
-        if (o.length > sizeof(o.value) || (early && !is_early(o.level, o.name))) return;
+        const bool comes_early = is_early(o.level, o.name) ||
+                                 (s.detail.type == SOCK_DGRAM && is_seen_in_datagrams(o.level, o.name));
+        if (o.length > sizeof(o.value) || (early && !comes_early)) return;
         if (s.detail.type == SOCK_STREAM && is_of_datagrams(o.level, o.name)) return;
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
         if (o.level == SOL_SOCKET && o.name == SO_LOCK_FILTER) return;  // lock_filters

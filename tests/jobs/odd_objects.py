@@ -4,6 +4,7 @@ tree that shares some. What they say before the checkpoint they say after the re
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 import unittest
@@ -244,6 +245,57 @@ facts['group'] = lambda: option(packet, 263, 18)
 live()
 """
 
+# Each datagram to a group comes to all of its members: what waits in one of them only that one gets again.
+GROUPS = COMMON + r"""
+GROUP, SIX = '239.77.1.3', 'ff15::7701'
+def bound_to(address, *options):
+    s = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET, socket.SOCK_DGRAM)
+    for level, name, value in ((1, socket.SO_REUSEADDR, 1), *options): s.setsockopt(level, name, value)
+    s.bind((address, port))
+    return s
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(('', 0))
+port = one.getsockname()[1]
+one.close()
+SHOWN = ((0, 8, 1), (0, 12, 1))  # IP_PKTINFO, IP_RECVTTL
+ON_LO = struct.pack('4s4si', socket.inet_aton(GROUP), socket.inet_aton('127.0.0.1'), 1)
+members = [bound_to(GROUP, *SHOWN, (0, socket.IP_ADD_MEMBERSHIP, ON_LO)) for i in range(2)]
+members.append(bound_to('', *SHOWN))
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender.bind(('127.0.0.1', 0))
+sender.setsockopt(0, socket.IP_MULTICAST_TTL, 5)
+sender.setsockopt(0, socket.IP_MULTICAST_IF, socket.inet_aton('127.0.0.1'))
+sent = [(sender, GROUP)]
+sixes = []
+if 'groups0' in [name for _, name in socket.if_nameindex()]:
+    number = socket.if_nametoindex('groups0')
+    sender_six = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    sender_six.setsockopt(41, socket.IPV6_MULTICAST_IF, number)
+    sixes = [bound_to(SIX, (41, socket.IPV6_JOIN_GROUP, socket.inet_pton(10, SIX) + struct.pack('i', number))) for i in range(2)]
+    sent.append((sender_six, SIX))
+def send(data):
+    for s, group in sent: s.sendto(data, (group, port))
+def next_of(s):
+    select.select([s], [], [], 10)
+    data, about, _, name = s.recvmsg(100, 1000, socket.MSG_DONTWAIT)
+    values = {kind: value for _, kind, value in about}
+    where = [socket.inet_ntoa(values[8][8:12]) == GROUP, struct.unpack('i', values[2])[0]] if s in members[:2] else []
+    return [data.decode(), *where]
+send(b'one')
+send(b'two')
+assert next_of(members[0]) == ['one', True, 5] and [next_of(s) for s in sixes[:1]] in ([], [['one']])
+def all_that_waits():
+    send(b'new')
+    told = []
+    for s in members + sixes:
+        told.append([])
+        while not told[-1] or told[-1][-1][0] != 'new': told[-1].append(next_of(s))
+        told[-1].append(error_of(s.recv, 5, socket.MSG_DONTWAIT))
+    return told
+last['waited'] = all_that_waits
+live()
+"""
+
 LAST_ALONE = {"its expiration": repr((1).to_bytes(8, "little")), "reset": "ECONNRESET", "a spent watch": [],
               "a terminal that was left": "EIO", "a group": "b'all'", "signals": [44, 12, 44, 44],
               "processor time goes on": True}
@@ -313,6 +365,19 @@ class OddObjects(unittest.TestCase):
         self.assertEqual(told["before"], {"dumpable": 0})
         self.assertEqual(told["last"], {"processor time goes on": True, "core filter": "00000011\n"})
 
+    def check_groups(self, uid):
+        told = come_back(self, "odd-groups", GROUPS, uid)["last"]["waited"]
+        all_three = lambda *where: [[name, *where] for name in ("one", "two", "new")] + ["EAGAIN"]
+        self.assertEqual(told[:3], [all_three(True, 5)[1:], all_three(True, 5), all_three()])
+        self.assertIn(told[3:], ([], [all_three()[1:], all_three()]))
+
+    def test_what_waits_in_members_of_groups(self):
+        self.check_groups(0)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_what_waits_in_members_of_groups_as_user(self):
+        self.check_groups(NOBODY)
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root")
     def test_a_program_that_chooses_among_packet_sockets_is_named(self):
         said = []
@@ -326,9 +391,23 @@ class OddObjects(unittest.TestCase):
         self.assertEqual(told["before"]["it runs"], [0, "None"])
 
 
+def add_interface():
+    """For groups of IPv6, which do not come to lo. Without the right to it, or without the program for it: none."""
+    try:
+        with open("/proc/sys/net/ipv6/conf/default/accept_dad", "w") as f:  # its address can be used at once
+            f.write("0")
+        for line in ("add groups0 type veth peer name groups1", "set groups0 up", "set groups1 up"):
+            subprocess.run(["ip", "link", *line.split()], check=True, stderr=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError):
+        pass
+
+
 job_tree.adopt_orphans()
 
 if __name__ == "__main__":
+    network = os.readlink("/proc/self/ns/net")
     job_tree.enter_own_network()
     job_tree.enter_own_ipc()
+    if os.readlink("/proc/self/ns/net") != network:
+        add_interface()
     unittest.main()
