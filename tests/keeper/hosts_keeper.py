@@ -218,7 +218,7 @@ class Redundancy(KeptHosts):
         self.now(job.pid)
         asking = [subprocess.Popen([CKPT, "now", "--json", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=clean()) for _ in range(2)]
-        [stopped] = wait_for("the point", lambda: self.stopped("h2"))
+        [stopped] = self.stopped_at_the_point("h2", *asking)
         # Behind the program, and not where a program that keeps all processors leaves it none (IDL).
         self.assertEqual(self.hosts.run("h2", "ps", "-o", "cls=,ni=", "-p", str(stopped)).stdout.split(), ["B", "10"])
         job.terminate()
@@ -282,7 +282,7 @@ class Redundancy(KeptHosts):
         self.now(job.pid)
         before = {h: self.held(h) for h in ("h1", "h2", "h3")}
         asking = subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
-        [stopped] = wait_for("the point", lambda: self.stopped("h2"))
+        [stopped] = self.stopped_at_the_point("h2", asking)
         for victim in reversed(victims):
             self.kill(who, victim)
         if who == "keeper":
@@ -322,7 +322,7 @@ class Redundancy(KeptHosts):
         self.now(job.pid)
         before = {h: self.held(h) for h in ("h1", "h3")}
         with subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean()) as asking:
-            wait_for("the point", lambda: self.stopped("h2"))
+            self.stopped_at_the_point("h2", asking)
             for pid, words in self.hosts.processes("h3"):
                 if "ckpt-on --serve" in words or words.startswith("/usr/bin/python3"):
                     self.hosts.run("h3", "kill", "-STOP", str(pid), check=True)

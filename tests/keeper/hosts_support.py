@@ -104,6 +104,13 @@ class KeptHosts(over_hosts.OverHosts):
         lines = self.hosts.run(host, "ps", "-e", "-o", "pid=,stat=,args=").stdout.splitlines()
         return [int(line.split()[0]) for line in lines if "keeper-exchange" in line and line.split()[1].startswith("T")]
 
+    def stopped_at_the_point(self, host, *asking):
+        """asking: those who ask for the checkpoint that comes to the point, and do not end before it goes on from there."""
+        found = wait_for("the point", lambda: self.stopped(host) or all(p.poll() is not None for p in asking))
+        if found is True:
+            raise AssertionError(f"not at the point: {[(p.returncode, p.communicate()) for p in asking]}\n{self.said()}")
+        return found
+
     @contextlib.contextmanager
     def hosts_anew(self):
         """Behind it all hosts are made anew, also when it fails: one failure of a sweep is not the next one's."""

@@ -40,7 +40,7 @@ class TwoJobs(KeptHosts):
                 self.head = ()
                 other = self.other_job("h3,h2,h1")
                 with subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean()) as asking:
-                    [stopped] = wait_for("the point", lambda: self.stopped("h2"))
+                    [stopped] = self.stopped_at_the_point("h2", asking)
                     for _ in range(2):
                         self.assertEqual(self.now(other.pid)["hosts"], 3)
                     self.assertIsNone(asking.poll())
