@@ -320,6 +320,7 @@ ExitCode run_exchange() {
     setrlimit(RLIMIT_NOFILE, &files);
   }
   Connections connections;
+  int exchanges = 0;
   for (bool first = true;; first = false) {
     Json plan;
     if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, first ? kPatienceMs : -1)) {
@@ -330,12 +331,12 @@ ExitCode run_exchange() {
     // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
     const bool of_lost = plan.contains("lost");
     if (first && !of_lost) keeper::take_low_priority();
-    // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange
-    // of that checkpoint; @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
+    // CKPT_TEST_POINT="POINT@hostNUMBER.N=kill": of the host of that number, from 0, in the N-th exchange of
+    // this process, from 1 (an attempt that ends ahead of its exchange uses up a number of a checkpoint, not
+    // this one); @lostNUMBER.N: if it computes what was lost.
     static std::string self;  // not constinit: clang makes no std::string without code
     static const int pid = getpid();
-    self = fmt::format("{}{}.{}", of_lost ? "lost" : "host", plan.value("self", 0),
-                       plan.value("id", uint64_t{0}));
+    self = fmt::format("{}{}.{}", of_lost ? "lost" : "host", plan.value("self", 0), ++exchanges);
     if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, self.c_str(), &pid);
     points::at("exchange.begun");
     Work work(plan, connections);

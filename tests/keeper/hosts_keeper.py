@@ -275,7 +275,7 @@ class Redundancy(KeptHosts):
             self.hosts.run(host, "kill", "-9", str(pid))
 
     def die_at(self, point, who, victims, *options):
-        self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2=stop")  # of the second checkpoint
+        self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2=stop")
         more = ("--differences", "none") if point == "exchange.batch" else ()  # words that differ are one batch
         job = self.run_kept("--redundancy", "parity" if len(victims) == 1 else "rs:1+2", *more, *options)
         self.head = ()
