@@ -23,6 +23,7 @@
 #include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "base/settings/settings.h"
+#include "cli/ask/children.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -202,6 +203,22 @@ bool has_signal(const std::string& status, const char* which, int signal) {
   return (mask >> (signal - 1) & 1) != 0;
 }
 
+// ckpt-restart stays beside what it has brought back, and another of it in a pid namespace as its first
+// process. The program is the first below with the library in it; 0: there is none, or pid is no
+// ckpt-restart.
+pid_t restarted_by(pid_t pid) {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink(proc_path(pid, "exe"), error);
+  if (error || program.filename() != "ckpt-restart") return 0;
+  std::vector<pid_t> below{pid};
+  for (size_t i = 0; i < below.size(); ++i) {
+    std::string maps;
+    if (i != 0 && read_proc(below[i], "maps", &maps) && !mapped_library(maps).empty()) return below[i];
+    for (const pid_t child : children_of(below[i])) below.push_back(child);
+  }
+  return 0;
+}
+
 // Sets the user, whom we may be to ask.
 Result<void> look_at_user(const std::string& status, const std::string& label, Target& t) {
   unsigned real = 0, effective = 0;
@@ -312,6 +329,7 @@ Result<Target> examine(pid_t pid, bool* starting) {
   }
   t.library = mapped_library(maps);
   if (t.library.empty()) {
+    if (const pid_t restarted = restarted_by(pid); restarted != 0) return examine(restarted, starting);
     // Asked in this order: if it executes another program meanwhile, the last one says so.
     *starting = is_about_to_load(pid, tracer, maps, environment) || is_about_to_run(pid) ||
                 running_program(pid) != program;

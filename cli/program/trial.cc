@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
+#include "cli/ask/children.h"
 #include "cli/ask/target.h"
 #include "cli/image/restartable.h"
 #include "cli/program/end_signals.h"
@@ -48,16 +49,6 @@ class ScratchDirectory {
   std::error_code ignored_;
   std::string path_;
 };
-
-std::vector<pid_t> children_of(pid_t pid) {
-  std::vector<pid_t> children;
-  std::error_code ignored;
-  for (const auto& task : fs::directory_iterator(fmt::format("/proc/{}/task", pid), ignored)) {
-    std::ifstream in(task.path() / "children");
-    for (pid_t child; in >> child;) children.push_back(child);
-  }
-  return children;
-}
 
 // All below this process, which adopts whom they leave behind.
 std::vector<pid_t> all_below() {

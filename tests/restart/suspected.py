@@ -221,6 +221,34 @@ class Probed(Code):
         self.call()
 
 
+class Restarter(SteppedTest):
+    """`ckpt-restart DIR & ckpt now $!`: what it has brought back is asked."""
+
+    def check(self, has_namespace):
+        self.restart()
+        program, self.pid = self.pid, self.program.child.pid
+        self.assertEqual(os.path.basename(os.readlink(f"/proc/{self.pid}/exe")), "ckpt-restart")
+        self.assertEqual(os.readlink("/proc/self/ns/pid") != os.readlink(f"/proc/{program}/ns/pid"), has_namespace)
+        code, said = self.now()
+        self.assertEqual((code, said["pid"]), (0, program), said)
+        self.pid = program
+
+    @needs_root
+    def test_below_the_first_process_of_a_namespace(self):
+        first = self.start()
+        self.checkpoint()
+        os.kill(self.pid, signal.SIGKILL)  # nobody waits for it yet: its id is in use
+        self.check(has_namespace=True)
+        self.kill_program()
+        first.end()
+
+    def test_below_itself(self):
+        self.start()
+        self.checkpoint()
+        self.kill_program()
+        self.check(has_namespace=False)
+
+
 class FullQueue(SteppedTest):
     """No more signals can be queued for the program's user."""
 
