@@ -9,14 +9,13 @@ constexpr uint32_t kLoopback = 1;      // the number of lo in each network names
 constexpr int kSoBindToIfindex = 62;   // asm-generic/socket.h
 constexpr int kIpv6MulticastAll = 29;  // linux/in6.h
 
-void set_interface(int socket, bool six, uint32_t interface) {
+// False: the socket is bound to another one.
+bool set_interface(int socket, bool six, uint32_t interface) {
   const int number = static_cast<int>(interface);
   ip_mreqn four{};
   four.imr_ifindex = number;
-  if (six)
-    setsockopt(socket, IPPROTO_IPV6, IPV6_MULTICAST_IF, &number, sizeof(number));
-  else
-    setsockopt(socket, IPPROTO_IP, IP_MULTICAST_IF, &four, sizeof(four));
+  return six ? setsockopt(socket, IPPROTO_IPV6, IPV6_MULTICAST_IF, &number, sizeof(number)) == 0
+             : setsockopt(socket, IPPROTO_IP, IP_MULTICAST_IF, &four, sizeof(four)) == 0;
 }
 
 }  // namespace
@@ -66,8 +65,8 @@ GroupDelivery::~GroupDelivery() {
 // Through another interface than lo it would leave the host, but for a count of hops of 0.
 int GroupDelivery::choose(int sender) const {
   int hops = -1;
-  set_interface(sender, is_six(), request_.gr_interface);
-  if (request_.gr_interface == kLoopback) return hops;
+  const bool chosen = set_interface(sender, is_six(), request_.gr_interface);
+  if (chosen && request_.gr_interface == kLoopback) return hops;
   socklen_t length = sizeof(hops);
   getsockopt(sender, level(), hops_option(), &hops, &length);
   const int none = 0;

@@ -77,12 +77,23 @@ struct Restoring {
   }
   Result<void> put_back_files();
   std::vector<const ParsedOpenFile*> in_order() const;
+  Result<void> make_returning_files() const;
   Result<void> make(const ParsedOpenFile& file);
   Result<void> place_everywhere(const ParsedOpenFile& file, int fd) const;
   Result<void> finish(const ParsedOpenFile& file);
   Result<void> enter_working_directory();
   Result<void> seal(const ParsedOpenFile& file, int fd);
 };
+
+Result<void> Restoring::make_returning_files() const {
+  if (any_is_filled_now(meta)) {
+    // The image's own descriptors were closed with all that had numbers of the program's.
+    auto again = ImageChain::open(options.image->path());
+    if (!again.ok()) return again.error();
+    CKPT_TRY(ckpt::make_returning_files(*again, Filled::kNow, options.say));
+  }
+  return ckpt::make_returning_files(*options.image, Filled::kByMapping, options.say);
+}
 
 // Files as they were, where no other member of a job has done so.
 Result<void> Restoring::put_back_files() {
@@ -92,7 +103,7 @@ Result<void> Restoring::put_back_files() {
   SavedMappings kept{options.saved_files, {}};
   add_shared_files(meta, kept.shared);
   put_back_mapped_files(meta, kept, options.say);
-  if (options.image != nullptr) CKPT_TRY(make_returning_files(*options.image, options.say));
+  if (options.image != nullptr) CKPT_TRY(make_returning_files());
   CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());
   builder.make_journals();

@@ -58,6 +58,18 @@ class Above {
   ScopedFd fd_;
 };
 
+// The program's own umask may shut its user out of what is made here.
+class OpenUmask {
+ public:
+  OpenUmask() : before_(umask(077)) {}
+  OpenUmask(const OpenUmask&) = delete;
+  OpenUmask& operator=(const OpenUmask&) = delete;
+  ~OpenUmask() { umask(before_); }
+
+ private:
+  const mode_t before_;
+};
+
 // What was just made under this name, without it. What has no name is nobody else's: another one that
 // somebody puts there meanwhile is not taken.
 ScopedFd take_name_away(int above, const std::string& name, int flags) {
@@ -78,6 +90,7 @@ ScopedFd take_name_away(int above, const std::string& name, int flags) {
 template <typename Make>
 ScopedFd make_removed(const fs::path& path, Links links, int flags, const Make& make) {
   constexpr int kTries = 100;
+  const OpenUmask open_umask;
   const Above above(path.parent_path(), links);
   if (above.fd() < 0) return {};
   std::string name = path.filename();

@@ -176,12 +176,22 @@ void add_returning_files(const ImageMeta& meta, ReturningFiles& files) {
   }
 }
 
-Result<void> make_returning_files(const ImageChain& image, const std::function<void(std::string_view)>& say) {
+bool any_is_filled_now(const ImageMeta& meta) {
+  ReturningFiles gone;
+  add_returning_files(meta, gone);
+  return std::any_of(meta.mappings.begin(), meta.mappings.end(), [&](const ParsedMapping& m) {
+    return can_be_made_again(m) && !is_filled_by_mapping(m) && gone.contains(m.path);
+  });
+}
+
+Result<void> make_returning_files(const ImageChain& image, Filled filled,
+                                  const std::function<void(std::string_view)>& say) {
   const ImageMeta& meta = image.meta();
   ReturningFiles gone;
   add_returning_files(meta, gone);
   for (const ParsedMapping& m : meta.mappings) {
-    if (!can_be_made_again(m) || gone.erase(std::string(m.path)) == 0) continue;
+    if (!can_be_made_again(m) || is_filled_by_mapping(m) != (filled == Filled::kByMapping)) continue;
+    if (gone.erase(std::string(m.path)) == 0) continue;
     CKPT_TRY(make_again(m, image));
     if (say) say(fmt::format("{} was gone: made again with what the program had mapped of it", m.path));
   }

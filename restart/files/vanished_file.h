@@ -2,8 +2,8 @@
 // names.
 //
 // Owner:     restart. Callers: ckpt-restart, which only asks; the child, which makes them; for the processes
-//            of
-// a job the planter, one after the other, before there is a second process that could make the same file.
+//            of a job the planter, one after the other, before there is a second process that could make the
+//            same file.
 // Never:     follows a link, writes into a directory that somebody else could have prepared.
 #pragma once
 
@@ -36,10 +36,15 @@ using ReturningFiles = std::map<std::string, bool, std::less<>>;
 void add_returning_files(const ImageMeta& meta, ReturningFiles& files);
 
 // Makes those of this process that are gone now: new files of the old size, mode 0600, that belong to its
-// user; with the directories (0700) that are missing. What the program could only read has its contents at
-// once. kFileChanged: one cannot be made, or where it would be made others may write. kIo; damage of the
-// image.
-Result<void> make_returning_files(const ImageChain& image, const std::function<void(std::string_view)>& say);
+// user; with the directories (0700) that are missing. kNow: those of which a mapping that could only be read
+// shows all, with their contents; for all processes of a job ahead of kByMapping, for what another mapping of
+// the same file puts there may be a part of it. kFileChanged: one cannot be made, or where it would be made
+// others may write. kIo; damage of the image.
+enum class Filled { kNow, kByMapping };
+Result<void> make_returning_files(const ImageChain& image, Filled filled,
+                                  const std::function<void(std::string_view)>& say);
+// Will there be any with kNow, so that the image is read?
+bool any_is_filled_now(const ImageMeta& meta);
 
 // The directories above `file`, an absolute path, that are missing, for the user of the process: 0700.
 Result<void> make_directory_of(const std::string& file, const ProcessRecord& process);

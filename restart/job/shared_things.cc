@@ -370,7 +370,11 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   for (const auto& plan : job.plans) {
     if (plan == nullptr) continue;
     put_back_mapped_files(plan->image->meta(), kept, options.say);
-    CKPT_TRY(make_returning_files(*plan->image, options.say));
+  }
+  for (const Filled filled : {Filled::kNow, Filled::kByMapping}) {
+    for (const auto& plan : job.plans) {
+      if (plan != nullptr) CKPT_TRY(make_returning_files(*plan->image, filled, options.say));
+    }
   }
   CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());

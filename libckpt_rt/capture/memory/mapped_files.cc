@@ -59,6 +59,11 @@ void read_build_id(int fd, std::span<std::byte> buffer, FileIdentity& id) {
   }
 }
 
+// A restart may make it again, for the user of the program: so nobody else's.
+bool is_of_job(const struct stat& st) {
+  return ns_of(st.st_ctim) >= job_began_ns() && st.st_uid == static_cast<uid_t>(sys::call(__NR_geteuid));
+}
+
 }  // namespace
 
 const FileIdentity* MappedFiles::find(const Mapping& m) const {
@@ -85,7 +90,7 @@ Result<void> MappedFiles::read(const MemoryMap& map, Arena& scratch) {
     if (fd.valid() && sys::call(__NR_fstat, fd.get(), &st) == 0 && st.st_ino == m.inode) {
       id.size = static_cast<uint64_t>(st.st_size);
       id.mtime_ns = ns_of(st.st_mtim);
-      id.of_job = ns_of(st.st_ctim) >= job_began_ns();
+      id.of_job = is_of_job(st);
       read_build_id(fd.get(), buffer, id);
       // A shared writable mapping is the program's own data: it changes.
       if (id.build_id_len == 0 && (!m.shared || (m.prot & PROT_WRITE) == 0)) {
@@ -120,7 +125,7 @@ void MappedFiles::look_again(const MemoryMap& map) {
     now.inode = m.inode;
     now.size = static_cast<uint64_t>(st.st_size);
     now.mtime_ns = ns_of(st.st_mtim);
-    now.of_job = ns_of(st.st_ctim) >= job_began_ns();
+    now.of_job = is_of_job(st);
     FileIdentity* known = std::find_if(files_.begin(), files_.end(), [&](const FileIdentity& f) {
       return f.inode == m.inode && f.device == m.device;
     });

@@ -24,15 +24,28 @@ struct SeenMessages::Place {
   SeenMessage messages[kMessages]{};
 };
 
+SeenMessages::Place* SeenMessages::places() {
+  // The last is of a look at a socket for which there is no other.
+  CKPT_LARGE_TABLE static constinit Place all[kSockets + 1]{};
+  return all;
+}
+
 SeenMessages::Place* SeenMessages::place_of(uint64_t cookie) {
-  CKPT_LARGE_TABLE static constinit Place places[kSockets]{};
-  static constinit uint32_t oldest = 0;
   for (const uint64_t wanted : {cookie, uint64_t{0}}) {
-    for (Place& place : places) {
-      if (place.cookie == wanted) return &place;
+    for (Place* place = places(); place != places() + kSockets; ++place) {
+      if (place->cookie == wanted) return place;
     }
   }
-  return &places[oldest++ % kSockets];
+  return places() + kSockets;
+}
+
+// Others lose their place to no socket but one that needs it.
+void SeenMessages::keep_last() {
+  static constinit uint32_t oldest = 0;
+  Place& last = places()[kSockets];
+  if (place_ != &last || last.cookie == 0) return;
+  places()[oldest++ % kSockets] = last;
+  last.cookie = last.count = 0;
 }
 
 int64_t stamp_of(const msghdr& header) {
@@ -70,6 +83,7 @@ SeenMessages::~SeenMessages() {
   const bool any = std::any_of(place_->messages, place_->messages + place_->count,
                                [](const SeenMessage& m) { return m.detail.length == 0; });
   if (lost_ || !any) place_->cookie = place_->count = 0;
+  keep_last();
 }
 
 void SeenMessages::look_at_first() {

@@ -52,7 +52,9 @@ class SeenMessages {
 
  private:
   struct Place;
+  static Place* places();
   static Place* place_of(uint64_t cookie);
+  void keep_last();
   void look_at_first();
   void drop_received();
 

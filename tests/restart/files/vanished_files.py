@@ -179,6 +179,34 @@ print(before == zlib.crc32(m), open(name, 'rb').read() == m[:], now.st_size, now
 """
 
 
+# A header that the program may write, mapped in a part of its own, and all of it to be read; and descriptors, whose numbers a restart takes.
+PARTLY_WRITTEN = START + """
+name = sys.argv[1]
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+with open(name, 'wb') as f: f.write(os.urandom(1_200_000))
+def show(flags, protection, size):
+    fd = os.open(name, flags)
+    at = libc.mmap(None, ctypes.c_size_t(size), protection, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+    os.close(fd)
+    return (ctypes.c_char * size).from_address(at)
+shown = show(os.O_RDONLY, 1, 1_200_000)
+head = show(os.O_RDWR, 3, 4096) if sys.argv[2] == 'own' else None
+pid = os.fork() if head is None else 0
+if head is None and pid == 0: head = show(os.O_RDWR, 3, 4096)
+if head is not None: head[0:4] = b'head'
+more = [os.dup(0) for _ in range(40)]
+before = zlib.crc32(shown)
+if pid != 0 or sys.argv[2] == 'own':
+    while shown[0:4] != b'head': time.sleep(0.005)
+    before = zlib.crc32(shown)
+    print('up', flush=True)
+while not os.path.exists('go'): time.sleep(0.005)
+if pid == 0 and sys.argv[2] != 'own': os._exit(0 if zlib.crc32(shown) == before else 1)
+print(before == zlib.crc32(shown), open(name, 'rb').read() == shown[:], os.wait()[1] if pid != 0 else 0, flush=True)
+"""
+
+
 class VanishedFiles(unittest.TestCase):
     def setUp(self):
         # On a disk: /tmp may be in memory.
@@ -266,6 +294,18 @@ class VanishedFiles(unittest.TestCase):
         for options in ((), ("--files", "none"), ("--mode", "fork"), ("--compress", "lz4"), ("--mode", "sequential")):
             with self.subTest(options=options):
                 self.read_only(1_600_225, OK, options)
+                shutil.rmtree(self.path("images"))
+                os.unlink(self.path("go"))
+
+    def test_in_memory_partly_written(self):
+        """What is written covers a part of the file only, and is in the image of one process, or of another one of the job."""
+        name = f"/dev/shm/ckpt-test.{os.getpid()}"
+        self.addCleanup(lambda: os.path.exists(name) and os.unlink(name))
+        for whose in "own", "child's":
+            with self.subTest(whose):
+                self.killed(PARTLY_WRITTEN, name, whose, options=("--files", "none"), before_the_end=lambda: os.unlink(name))
+                self.assertIn(f"{name} was gone: made again", self.restart())
+                self.assertEqual(self.output(), "up\nTrue True 0\n")
                 shutil.rmtree(self.path("images"))
                 os.unlink(self.path("go"))
 
