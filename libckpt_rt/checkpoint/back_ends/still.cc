@@ -89,7 +89,10 @@ Result<void> SequentialBackEnd::capture_memory() {
     if (m.handling != Handling::kSkip) m.handling = m.shared ? Handling::kEager : Handling::kTracked;
   }
   CKPT_TRY(list_memory(&attempt_.eager));
-  return attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory);
+  CKPT_TRY(attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory));
+  // A child that is forked before the image is committed would keep them.
+  hide_from_children(attempt_.eager.memory());
+  return {};
 }
 
 Result<void> SequentialBackEnd::finish() {

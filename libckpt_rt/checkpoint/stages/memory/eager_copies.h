@@ -36,6 +36,7 @@ class EagerCopies {
   Result<void> copy(const MemoryMap& map, StillMemory& memory);
   std::span<const CopiedSegment> segments() const { return copied_.span(); }
   uint64_t bytes() const;
+  AddrRange memory() const { return arena_.range(); }  // that the copies are in
 
  private:
   // At most 64 pages.
