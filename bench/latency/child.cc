@@ -17,8 +17,6 @@
 #include <fstream>
 #include <utility>
 
-extern char** environ;
-
 namespace latency {
 
 int64_t now_ns() {

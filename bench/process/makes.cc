@@ -19,8 +19,6 @@
 #include <string>
 #include <vector>
 
-extern char** environ;
-
 namespace {
 
 char* kCommand[] = {const_cast<char*>("/bin/true"), nullptr};

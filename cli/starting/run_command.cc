@@ -12,8 +12,6 @@
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
 
-extern char** environ;
-
 namespace ckpt::cli {
 
 std::string command_path(const char* command) {

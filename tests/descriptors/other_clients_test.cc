@@ -40,8 +40,8 @@ class OtherClients : public testing::TestWithParam<bool> {
         const auto* address = reinterpret_cast<const sockaddr*>(&to);
         if (fds[n] > 0) close(fds[n]);
         fds[n] = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
-        if (from != nullptr) bind(fds[n], reinterpret_cast<const sockaddr*>(from), sizeof(*from));
-        connect(fds[n], address, sizeof(to));
+        if (from != nullptr) (void)bind(fds[n], reinterpret_cast<const sockaddr*>(from), sizeof(*from));
+        (void)connect(fds[n], address, sizeof(to));
       }
     }
   }

@@ -475,7 +475,7 @@ TEST_P(Sockets, OffsetOfPeeksStaysWhileBytesInFlightArrive) {
     VERIFY(listen(5, 4) == 0);
     const auto address = loopback(port_of(5));
     move_to(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), 6);
-    connect(6, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    (void)connect(6, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
     move_to(accept(5, nullptr, nullptr), 7);
     VERIFY(setsockopt(7, SOL_SOCKET, SO_PEEK_OFF, &on, sizeof(on)) == 0);
     // More than the receiver has room for.

@@ -49,7 +49,7 @@ void family() {
     require(posix_memalign(&got, 1 << 20, size) == 0, "posix_memalign");
     check(got, size, 1 << 20, "posix_memalign");
     auto* object = new std::string(size, 'x');
-    require(malloc_usable_size(object) >= sizeof(*object), "operator new");
+    require(malloc_usable_size(object) >= sizeof(std::string), "operator new");
     delete object;
   }
   volatile size_t most = SIZE_MAX;

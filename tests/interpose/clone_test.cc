@@ -42,7 +42,7 @@ class Clone : public ::testing::Test {
   Told before_{forks_begun(), forks_made(), spawns()};
 };
 
-const Told kForked{1, 1, 0}, kSpawned{0, 0, 1}, kNothing{};
+const Told kForked{1, 1, 0}, kSpawned{0, 0, 1};
 
 // What the child was told: that it is one, and before its end.
 int told_in_child() { return forks_in_child() * 10 + ends_announced(); }

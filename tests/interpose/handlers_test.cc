@@ -461,7 +461,8 @@ void try_all(std::integer_sequence<int, N...>) {
     EXPECT_EQ(handled.load(), n);
     EXPECT_EQ(signal(SIGUSR2, f), f);
   };
-  (one(numbered<N>, N), ...);
+  void (*const handlers[])(int) = {numbered<N>...};
+  for (int n = 0; n < static_cast<int>(sizeof...(N)); ++n) one(handlers[n], n);
 }
 TEST_F(Handlers, MoreThanSlotsStillRun) {
   sigset_t set;

@@ -13,8 +13,6 @@
 
 #include <atomic>
 
-extern char** environ;
-
 namespace {
 
 volatile long counter = 0;

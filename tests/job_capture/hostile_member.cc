@@ -87,7 +87,7 @@ OpenFileKey key_of(int fd, int tid, uint32_t number) {
 int main(int, char** argv) {
   const std::string_view how = argv[1];
   const int library = open(argv[2], O_RDONLY);
-  mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, library, 0);
+  if (mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, library, 0) == MAP_FAILED) return 1;
   struct sigaction action {};
   action.sa_sigaction = on_request;
   action.sa_flags = SA_SIGINFO;

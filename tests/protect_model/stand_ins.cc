@@ -31,7 +31,10 @@ const char* fault_back_end_name(FaultBackEnd) { return "a back end"; }
 
 // The threads of the program are never so many that it matters.
 bool many_threads_run() { return false; }
-void Urgency::begin() {}
+void Urgency::begin() {
+  before_ = 0;
+  slice_before_ = 0;
+}
 void Urgency::end() {}
 
 // A thread that stands does what it is told: here it is the caller.

@@ -67,10 +67,11 @@ TEST(Window, ShrinksWhileMuchIsUndone) {
   thread.round(0.1);
   double before = thread.window.width();
   EXPECT_LT(before, 1);
-  for (int i = 0; i < 20; ++i, before = thread.window.width()) {
+  for (int i = 0; i < 20; ++i) {
     thread.window.ran_to(kGvt + 1, true);
     thread.round(0.1);
     EXPECT_LT(thread.window.width(), before);
+    before = thread.window.width();
   }
 }
 

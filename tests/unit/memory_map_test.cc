@@ -240,8 +240,9 @@ TEST(FlagsOfMappings, OfMemoryThatIsOneMappingWithOurs) {
   auto* both =
       static_cast<char*>(mmap(nullptr, 4 * kPageSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   char *ours = both + kPageSize, *program = ours + kPageSize;
-  mmap(ours, 2 * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-       -1, 0);
+  ASSERT_EQ(mmap(ours, 2 * kPageSize, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0),
+            ours);
   const AddrRange own[] = {arena.range(), {Addr::of(ours), Addr::of(program)}};
   MemoryMap map(arena);
   ASSERT_TRUE(map.read(own).ok());

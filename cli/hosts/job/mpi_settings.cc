@@ -2,14 +2,13 @@
 
 #include <fmt/core.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <string_view>
 
 #include "cli/hosts/job/mpi_launcher.h"
-
-extern char** environ;
 
 namespace ckpt::cli {
 

@@ -11,8 +11,6 @@
 
 #include "cli/text/failure.h"
 
-extern char** environ;
-
 namespace ckpt::cli {
 
 namespace {

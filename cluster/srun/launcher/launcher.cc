@@ -17,8 +17,6 @@
 #include "cluster/srun/asked/output_name.h"
 #include "cluster/srun/signals.h"
 
-extern char** environ;
-
 namespace ckpt::cluster::srun {
 
 namespace {

@@ -15,8 +15,6 @@
 #include "cluster/srun/node/task_environment.h"
 #include "cluster/srun/signals.h"
 
-extern char** environ;
-
 namespace ckpt::cluster::srun {
 
 namespace {

@@ -205,11 +205,13 @@ static void libraries(void) {
 static ucontext_t main_context, routine[3];
 static int at[3];
 static void coroutine(int which) {
-  for (double half = which + 0.5;; half += 1) {
+  double half = which + 0.5;
+  for (;;) {
     at[which]++;
     MUST(half == which + at[which] - 0.5);
     swapcontext(&routine[which], which == 2 ? &main_context : &routine[which + 1]);
     rest_ms(3);
+    half += 1;
   }
 }
 

@@ -12,8 +12,7 @@
 static void* sleep_strictly(void* pipe) {
   prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0);
   char byte;
-  [[maybe_unused]] ssize_t n = write(((int*)pipe)[1], "x", 1);
-  n = read(((int*)pipe)[0], &byte, 1);
+  ssize_t n = write(((int*)pipe)[1], "x", 1);
   while (n >= 0) n = read(((int*)pipe)[0], &byte, 1);
   return NULL;
 }
@@ -33,14 +32,14 @@ int main(int argc, char** argv) {
       return 1;
   }
   if (strcmp(what, "strict") == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0) != 0) return 1;
-  [[maybe_unused]] ssize_t n = write(1, "up\n", 3);
+  if (write(1, "up\n", 3) != 3) return 1;
   char lines = '0', byte;
   for (;;) {
     struct pollfd in = {0, POLLIN, 0};
     if (strcmp(what, "strict") != 0) poll(&in, 1, 60000);
     if (read(0, &byte, 1) != 1) break;
     char answer[2] = {++lines, '\n'};
-    n = write(1, answer, 2);
+    if (write(1, answer, 2) != 2) break;
   }
   syscall(SYS_exit, 0);
 }

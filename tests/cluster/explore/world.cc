@@ -224,7 +224,7 @@ bool World::is_quiet() const {
 void World::apply(const Event& event) {
   HeadMachine::Actions head;
   AgentMachine::Actions agent;
-  const int h = event.host;
+  const int h = int{event.host};
   if (event.too_early) --faults_left_;
   Host* host = h >= 0 ? &hosts_[static_cast<size_t>(h)] : nullptr;
   switch (event.kind) {

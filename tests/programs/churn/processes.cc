@@ -6,8 +6,6 @@
 
 #include "tests/programs/churn/churn.h"
 
-extern char** environ;
-
 namespace churn {
 
 using namespace victim;

@@ -33,7 +33,7 @@ long raw_syscall(long number, long a, long b = 0) {
 }
 
 // Runs in the new thread. No thread-local storage may be touched here, nor a stack guard read.
-__attribute__((noinline, noreturn, optimize("no-stack-protector"))) void raw_body(RawThread* self) {
+__attribute__((noinline, noreturn, no_stack_protector)) void raw_body(RawThread* self) {
   self->own_tid = static_cast<uint32_t>(raw_syscall(SYS_gettid, 0));
   uint64_t x = self->counter;
   for (uint64_t n = 1; n <= self->steps; ++n) {

@@ -86,7 +86,7 @@ TEST_F(Queue, CarriesEverythingThroughASmallPool) {
     producers.emplace_back([&, p] {
       for (int i = 0; i < kEach; ++i) {
         uint32_t b = pool.acquire(p == 0 ? CopyKind::kSequential : CopyKind::kForced);
-        queue_.push(numbered(static_cast<uint64_t>(p * kEach + i), b));
+        queue_.push(numbered(static_cast<uint64_t>(p) * kEach + static_cast<uint64_t>(i), b));
       }
     });
   }
