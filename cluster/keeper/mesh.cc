@@ -38,8 +38,10 @@ Result<void> Mesh::meet(const Peers& peers) {
     if (host == peers_.self) continue;
     auto socket = cluster::connect_to(peers_.addresses[host], peers_.ports[host], kMeetMs);
     if (!socket.ok()) return socket.error();
-    auto link = cluster::SealedLink::connect(std::move(*socket), peers_.secret);
-    if (!link.ok()) return link.error();
+    // The other end listens since before anybody was told its port, and answers when it meets, as this one.
+    auto link = cluster::SealedLink::connect(std::move(*socket), peers_.secret, kMeetMs);
+    if (!link.ok())
+      return make_error(link.error().code, 0, "{}: {}", peers_.addresses[host], link.error().message());
     to_[host] = std::move(*link);
     to_[host].use_libcrypto();
     compose(host, {kHello, peers_.self, 0, 0}, 0);

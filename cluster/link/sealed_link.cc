@@ -39,8 +39,8 @@ bool send_all(int fd, const void* bytes, size_t n) {
   return true;
 }
 
-// deadline_ns: on CLOCK_MONOTONIC. The deadline bounds all of the bytes together, however slowly the bytes
-// come.
+// False: errno says why; 0: the other end has closed the connection. deadline_ns: on CLOCK_MONOTONIC. The
+// deadline bounds all of the bytes together, however slowly the bytes come.
 bool receive_all(int fd, void* bytes, size_t n, int64_t deadline_ns) {
   char* at = static_cast<char*>(bytes);
   while (n != 0) {
@@ -53,6 +53,7 @@ bool receive_all(int fd, void* bytes, size_t n, int64_t deadline_ns) {
     if (poll(&wait, 1, static_cast<int>((left_ns + 999'999) / 1'000'000)) <= 0) continue;
     const ssize_t got = ::recv(fd, at, n, MSG_DONTWAIT);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got == 0) errno = 0;
     if (got <= 0) return false;
     at += got;
     n -= static_cast<size_t>(got);
@@ -96,7 +97,12 @@ MessageCipher cipher_of(uint8_t (&key)[crypto_kx_SESSIONKEYBYTES], const Secret&
   return cipher;
 }
 
-Error broken(const char* what) { return make_error(ExitCode::kIo, errno, "the other host {}", what); }
+// errno is receive_all's.
+Error broken(int patience_ms) {
+  if (errno == ETIMEDOUT)
+    return make_error(ExitCode::kIo, errno, "the other host has said nothing for {} ms", patience_ms);
+  return make_error(ExitCode::kIo, errno, "the other host has closed the connection");
+}
 
 }  // namespace
 
@@ -135,7 +141,7 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
     return make_error(ExitCode::kSystem, errno, "the kernel gives no random bytes (getrandom)");
   sodium_memzero(seed, sizeof(seed));
   if (!send_all(fd, &own, sizeof(own)) || !receive_all(fd, &other, sizeof(other), deadline_ns))
-    return broken("said nothing");
+    return broken(patience_ms);
   if (std::memcmp(other.magic, kMagic, sizeof(kMagic)) != 0)
     return make_error(ExitCode::kIncompatible, 0, "the other end is no agent of ckpt, or of another version");
   const uint8_t* key_of_connecting = connects ? own.key : other.key;
@@ -144,7 +150,7 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
   sign(mac, secret, connects ? 'c' : 'a', key_of_connecting, key_of_accepting);
   sign(expected, secret, connects ? 'a' : 'c', key_of_connecting, key_of_accepting);
   if (!send_all(fd, mac, sizeof(mac)) || !receive_all(fd, theirs, sizeof(theirs), deadline_ns))
-    return broken("went away");
+    return broken(patience_ms);
   if (sodium_memcmp(theirs, expected, sizeof(theirs)) != 0)
     return make_error(ExitCode::kPermission, 0, "the other end does not know the secret of this job");
   uint8_t receive_key[crypto_kx_SESSIONKEYBYTES], send_key[crypto_kx_SESSIONKEYBYTES];

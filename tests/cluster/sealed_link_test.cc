@@ -2,6 +2,7 @@
 // caller.
 #include "cluster/link/sealed_link.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -223,7 +224,19 @@ TEST(SealedLink, AStrangerWhoSendsSlowlyIsGivenUp) {
   ASSERT_FALSE(link.ok());
   EXPECT_EQ(link.error().code, ExitCode::kIo);
   EXPECT_EQ(link.error().sys_errno, ETIMEDOUT);
+  EXPECT_NE(link.error().message().find("said nothing for 200 ms"), std::string_view::npos);
   stranger.join();
+}
+
+// Whoever looks for the cause has to know it from an end that is only slow.
+TEST(SealedLink, AnEndThatGoesAwayIsToldFromASilentOne) {
+  Ends ends = make_ends();
+  errno = ETIMEDOUT;  // of a call before
+  ends.there.reset();
+  auto link = SealedLink::accept(std::move(ends.here), make_secret());
+  ASSERT_FALSE(link.ok());
+  EXPECT_EQ(link.error().code, ExitCode::kIo);
+  EXPECT_NE(link.error().message().find("closed the connection"), std::string_view::npos);
 }
 
 }  // namespace
