@@ -6,8 +6,8 @@
 
 namespace ckpt {
 
-// Such a program has Go's build id among its notes, and neither an interpreter nor what a C library adds: a
-// thread's own data (PT_TLS), relocations.
+// Such a program has Go's build id among its notes, or the table that Go 1.16 and later make for tracebacks;
+// and neither an interpreter nor what a C library adds: a thread's own data (PT_TLS), relocations.
 bool is_static_go(int fd);
 
 }  // namespace ckpt

@@ -115,7 +115,13 @@ class Beside(unittest.TestCase):
         self.ends_well(child)
 
     def test_it_comes_back(self):
-        child = self.start([CKPT, "run", "--dir", self.images, "--", LIKE_GO, "counts", self.go])
+        self.comes_back(LIKE_GO)
+
+    def test_one_without_a_build_id_comes_back(self):
+        self.comes_back(LIKE_GO + "_without_id")
+
+    def comes_back(self, program):
+        child = self.start([CKPT, "run", "--dir", self.images, "--", program, "counts", self.go])
         self.assertEqual(child.stdout.readline(), "up\n")
         pid = child.pid
         self.now(pid)
@@ -256,6 +262,16 @@ class Beside(unittest.TestCase):
             self.now(child.pid)
             self.assertEqual(child.stdout.readline(), "up\n")
             self.ends_well(child)
+
+    def test_a_job_that_executes_it_is_asked_at_any_moment(self):
+        """Who puts the library beside it traces it, and is not taken for a debugger of the job."""
+        job = self.start([CKPT, "run", "--dir", self.images, "--", "sh", "-c", 'while [ ! -e "$1" ]; do "$0" has HOME > /dev/null; sleep 0.02; done; echo done',
+                          LIKE_GO, self.go])
+        for _ in range(40):
+            self.now(job.pid)
+        with open(self.go, "w", encoding="ascii"):
+            pass
+        self.assertEqual(job.communicate(timeout=PATIENCE)[0], "done\n")
 
     def test_check_says_it(self):
         done = self.run_ckpt("check", "--", LIKE_GO, "counts", self.go)

@@ -76,6 +76,7 @@ Result<void> Coordinator::add(const Listed& listed) {
 // Refuses a member that another member traces: our signal would stop it, and the tracer would stand.
 Result<void> Coordinator::refuse_deaf(const Member& m) {
   const int pid = m.listed.look.pid;
+  if (is_begun_beside(pid)) return {};  // our signal waits until the program's first instruction
   const int tracer = stopped_.is_helper(tracer_of(pid)) ? 0 : tracer_of(pid);
   const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
   if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))

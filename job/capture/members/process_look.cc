@@ -316,16 +316,11 @@ bool blocks_signal(int pid, int signal) {
   return (blocked[0].value >> (signal - 1) & 1) != 0;
 }
 
-namespace {
-
-// Does ckpt-beside trace it?
 bool is_begun_beside(int pid) {
   ProcessLook tracer;
   const int by = tracer_of(pid);
   return by != 0 && look_at(by, tracer) && std::string_view(tracer.name) == kBesideCommand;
 }
-
-}  // namespace
 
 Preloaded look_for_library(int pid, int& signal) {
   StatusField fields[] = {{"SigCgt:", 16}};

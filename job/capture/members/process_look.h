@@ -34,6 +34,8 @@ bool has_stopped_thread(int pid);
 
 // Who traces it (ptrace), in our pid namespace; 0: nobody.
 int tracer_of(int pid);
+// Does ckpt-beside trace it, to put the library beside it?
+bool is_begun_beside(int pid);
 
 // Children of all its threads, but for those of threads of ours (which make them to write images). False:
 // some may be missed, as the arena is full, or no descriptor is left. A process that is gone has none.

@@ -18,12 +18,13 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from job_tree import LONG, NOBODY, Tree, adopt_orphans, enter_own_ipc, environment, root_of  # noqa: E402
+from programs_data import DATA  # noqa: E402
 from programs_everyday import EVERYDAY  # noqa: E402
 from programs_languages import LANGUAGES  # noqa: E402
 from programs_list import PROGRAMS as FIRST  # noqa: E402
 from programs_servers import SERVERS  # noqa: E402
 
-PROGRAMS = FIRST + EVERYDAY + SERVERS + LANGUAGES
+PROGRAMS = FIRST + EVERYDAY + SERVERS + LANGUAGES + DATA
 FIXED = [[0.25], [0.5], [0.75], [0.2, 0.3, 0.2]] if not LONG else [[i / 10] for i in range(1, 10)] + [[0.2, 0.2, 0.2, 0.2]]
 
 
