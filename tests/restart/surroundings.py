@@ -20,6 +20,9 @@ import unittest
 
 from stepped_program import CKPT, RESTART, Program
 
+# The tests may themselves run with a nice value.
+OWN_NICE = os.getpriority(os.PRIO_PROCESS, 0)
+
 # Each line of input is an expression, answered by its value in a line.
 PROGRAM = """
 import ctypes, mmap, os, queue, re, resource, signal, struct, subprocess, sys, threading, time
@@ -297,7 +300,7 @@ class Surroundings(unittest.TestCase):
         program = self.start("sh", "-c", "for n in 300 -300; do echo $n > /proc/self/oom_score_adj; done 2> /dev/null; exec \"$@\"", "sh",
                              "nice", "-n", "-5", *ANOTHER_USER)
         question = "os.getuid(), os.getpriority(os.PRIO_PROCESS, 0), text('/proc/self/oom_score_adj'), status('CapPrm')"
-        self.assertRegex(program.ask(question), r"\(65534, -5, '-?300', '0000000000000000'\)")
+        self.assertRegex(program.ask(question), rf"\(65534, {OWN_NICE - 5}, '-?300', '0000000000000000'\)")
         self.stays(program, question, "--trust")
         self.assertEqual(self.notes, [])
 
@@ -310,7 +313,7 @@ class Surroundings(unittest.TestCase):
             for name in [path, *(os.path.join(path, f) for f in files)]:
                 os.chown(name, 65534, 65534, follow_symlinks=False)
         self.restart(how=ANOTHER_USER)
-        self.assertEqual(self.program.ask("os.getpriority(os.PRIO_PROCESS, 0)"), "0")
+        self.assertEqual(self.program.ask("os.getpriority(os.PRIO_PROCESS, 0)"), str(OWN_NICE))
         self.assertTrue([n for n in self.notes if "nice value" in n], self.notes)
 
     def test_settings_of_the_process(self):
