@@ -23,6 +23,7 @@ class Kill(Job):
         child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
         names = self.settle_named(child.pid, "bash", "cat", "sleep")
         first = self.now(names[asked])
+        self.assertEqual(first["mode"], self.SETTINGS.get("CKPT_MODE", first["mode"]))
         done = self.run_ckpt("now", "--json", names[asked])
         wait_for(f"death at {point}", lambda: (stat_of(names[program]) or (0, "Z"))[1] in "ZX")
         self.check_rest(first, done, names, program)
@@ -62,9 +63,29 @@ class Kill(Job):
 class KillGuarded(Kill):
     """The same where the thread that writes handles its own fault: the guard is open while all stand."""
 
-    MEMBER = ["member.standing", "member.sampled", "member.go"]
-    COORDINATOR = ["coordinator.standing", "coordinator.sampled", "coordinator.go"]
     SETTINGS = {"CKPT_FAULTS": "in-thread"}
+
+
+class KillProtected(Kill):
+    SETTINGS = {"CKPT_FAULTS": "mprotect"}
+
+
+class KillForked(Kill):
+    SETTINGS = {"CKPT_MODE": "fork"}
+
+
+class KillSequential(Kill):
+    SETTINGS = {"CKPT_MODE": "sequential"}
+
+
+class KillConcurrent(Kill):
+    SETTINGS = {"CKPT_MODE": "concurrent"}
+
+
+class KillWatched(Kill):
+    """With the watch that a checkpoint leaves to the next: the second one, in which they are killed, is an increment."""
+
+    SETTINGS = {"CKPT_INCREMENTS": "3", "CKPT_MODE": "realtime"}
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ POINTS = {
     "fork.written": ["fork"],
     "checkpoint.run": ALL,
     "checkpoint.pruned": ALL,
-    # None: it is the end of a wait for a thread that never comes back. tests/restart/leaves_releases.py kills a program there.
+    # None: it is where a wait for a thread that never comes back is given up. tests/restart/leaves_releases.py shows that nobody comes to it.
     "release.abandoned": [],
     "watch.kept": KEPT,
     "watch.ended": [w for w in ALL if w not in KEPT],
