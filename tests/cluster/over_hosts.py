@@ -15,6 +15,7 @@ import hosts as made_hosts  # noqa: E402
 CKPT = os.environ["CKPT"]
 RESTART = os.environ["CKPT_RESTART"]
 ON = os.path.join(os.path.dirname(CKPT), "ckpt-on")
+NUMBERS = os.environ.get("CKPT_NUMBERS")
 WHY_NOT = made_hosts.missing()
 
 
@@ -117,3 +118,21 @@ class OverHosts(unittest.TestCase):
             self.hosts.run(name, "kill", "-9", "-1")
         job.kill()
         job.wait()
+
+
+class JobOfNumbers(OverHosts):
+    """A server on the second host sends numbers to a client on the first, until they may end."""
+
+    def run_numbers(self, total):
+        return self.run_job("sh", "-c", f"{ON} h2 {NUMBERS} server 5000 {total} {self.dir}/go & {NUMBERS} client h2 5000 {total} {self.dir}/go && wait $!")
+
+    def go(self):
+        """Numbers may end."""
+        open(self.dir + "/go", "w").close()
+
+    def connected(self, name="h1"):
+        def look():
+            return [p for p, words in self.hosts.processes(name) if words.startswith(NUMBERS)] and \
+                "ESTAB" in self.hosts.run(name, "ss", "-tn", "state", "established", "dport", "=", "5000").stdout + \
+                self.hosts.run(name, "ss", "-tn").stdout
+        wait_for("the connection", look)
