@@ -364,14 +364,16 @@ PROGRAMS = [
             needs=("memcached",)),
     Program("openssl", "openssl s_server and s_client", "openssl version",
             PORT + "mkfifo never; exec 9<>never; openssl s_server -quiet -accept 127.0.0.1:$port -cert cert.pem -key key.pem -naccept 1 > got 2> log <&9 &\n"
-            "sleep 0.3; (for i in $(seq 200); do echo line $i; sleep 0.005; done; sleep 0.3) | openssl s_client -quiet -no_ign_eof -connect 127.0.0.1:$port 2>> log; wait; wc -l < got; md5sum < got",
+            "until grep -q \"0100007F:$(printf %04X $port) 00000000:0000 0A\" /proc/net/tcp; do sleep 0.05; done\n"
+            "(for i in $(seq 200); do echo line $i; sleep 0.005; done) | openssl s_client -quiet -no_ign_eof -connect 127.0.0.1:$port 2>> log; wait; wc -l < got; md5sum < got",
             prepare="openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -subj /CN=x -days 3650 2>/dev/null"),
     Program("sqlite-wal", "SQLite in WAL mode, three writers", "python3 -c 'import sqlite3; print(\"SQLite\", sqlite3.sqlite_version)'", "python3 wal.py",
             {"wal.py": SQLITE}, stops=True),
     Program("tmux", "tmux, two panes", "tmux -V",
             "rm -f sock; tmux -S ./sock -f /dev/null new-session -d -x 80 -y 24 'bash pane.sh 2'\ntmux -S ./sock split-window 'bash pane.sh 3'\n"
             "tmux -S ./sock wait-for done2; tmux -S ./sock wait-for done3\n"
-            "for p in 0 1; do tmux -S ./sock capture-pane -p -t $p | head -3; done\ntmux -S ./sock kill-server; sleep 0.1",
+            "for p in 0 1; do tmux -S ./sock capture-pane -p -t $p | head -3; done\nserver=$(tmux -S ./sock display-message -p '#{pid}')\ntmux -S ./sock kill-server\n"
+            "while [ -e /proc/$server/exe ]; do sleep 0.01; done",
             {"pane.sh": PANE}, needs=("tmux",), quick=True),
     Program("openmpi", "Open MPI: mpirun, 4 ranks in a ring, shared memory and TCP", "mpirun.openmpi --version",
             OPENMPI + "mpirun.openmpi --oversubscribe --mca btl vader,tcp,self --mca pml ob1 --mca mpi_yield_when_idle 1 -np 4 ./ring",

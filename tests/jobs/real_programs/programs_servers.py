@@ -232,6 +232,7 @@ rootpw s
 directory db
 """
 LDAP = """
+until ldapwhoami -x -H $1 > /dev/null 2>&1; do sleep 0.05; done
 for i in $(seq 60); do
   printf 'dn: cn=n%d,dc=x\\nobjectClass: device\\ncn: n%d\\ndescription: %d\\n' $i $i $((i * i)) | ldapadd -x -H $1 -D cn=a,dc=x -w s > /dev/null || exit 1
 done
@@ -328,7 +329,7 @@ SERVERS = [
             "kill %2 %1; wait; exit $code", {"behind.py": BEHIND, "client.py": HTTP_CLIENT}, needs=("/usr/sbin/varnishd",)),
     Program("mosquitto", "mosquitto, a publisher, a subscriber", "/usr/sbin/mosquitto -h",
             PORT + "printf 'listener %d 127.0.0.1\\nallow_anonymous true\\nuser root\\n' $port > own; /usr/sbin/mosquitto -c own 2> log & " + LISTENS +
-            " mosquitto_sub -p $port -q 1 -t x -C 300 > got & sleep 0.2; (for i in $(seq 300); do echo line $i; sleep 0.005; done) | mosquitto_pub -p $port -q 1 -t x -l; wait %2; echo $?\n"
+            " mosquitto_sub -p $port -q 1 -t x -i sub -c -E; mosquitto_sub -p $port -q 1 -t x -i sub -c -C 300 > got & (for i in $(seq 300); do echo line $i; sleep 0.005; done) | mosquitto_pub -p $port -q 1 -t x -l; wait %2; echo $?\n"
             "md5sum < got; kill %1; wait %1; echo $?", needs=("/usr/sbin/mosquitto", "mosquitto_sub")),
     Program("beanstalkd", "beanstalkd, two clients", "beanstalkd -v", PORT + "beanstalkd -l 127.0.0.1 -p $port 2> log & " + ASK + KILLED, {"client.py": BEANS},
             needs=("beanstalkd",)),
@@ -345,7 +346,7 @@ SERVERS = [
             PORT + "/usr/sbin/dnsmasq -k -C /dev/null -p $port -a 127.0.0.1 -z -h -R --user= --group= -x $PWD/pid " + " ".join(f"--host-record=h{n}.test,10.0.0.{n}" for n in range(10)) + " 2> log & " + ASK + END,
             {"client.py": DNS}, needs=("/usr/sbin/dnsmasq",), as_user=True),
     Program("slapd", "slapd (LMDB), clients", "/usr/sbin/slapd -VV",
-            "/usr/sbin/slapd -d 0 -f conf -h ldapi://${PWD//\\//%2F}%2Fs & until [ -S s ]; do sleep 0.05; done; sleep 0.2; bash client.sh ldapi://${PWD//\\//%2F}%2Fs; code=$?; " + END,
+            "/usr/sbin/slapd -d 0 -f conf -h ldapi://${PWD//\\//%2F}%2Fs & until [ -S s ]; do sleep 0.05; done; bash client.sh ldapi://${PWD//\\//%2F}%2Fs; code=$?; " + END,
             {"conf": SLAPD, "client.sh": LDAP}, prepare="mkdir db; printf 'dn: dc=x\\nobjectClass: domain\\ndc: x\\n' | slapadd -q -f conf", needs=("/usr/sbin/slapd", "ldapadd"), stops=True, why=NOT_ACCEPTED),
     Program("celery", "celery, two workers, redis, a client", "/usr/bin/python3 -m celery --version",
             "redis-server --port 0 --unixsocket $PWD/redis.sock --save '' --logfile log & until [ -S redis.sock ]; do sleep 0.05; done\n"
