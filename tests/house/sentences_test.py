@@ -10,7 +10,7 @@ import sys
 import unittest
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DOCUMENTS = ("README.md", "docs/README.md", "docs/exit_codes.md", "docs/man/*")
+DOCUMENTS = ("README.md", "docs/README.md", "docs/exit_codes.md", "docs/limits.md", "docs/man/*")
 MOST = 25
 
 # A sentence ends here; so does what leads to a list or an example.
@@ -33,7 +33,7 @@ def blocks_of_markdown(text):
         if cells:
             yield from cells
         elif not re.match(r"#|<!--|    ", line):
-            block += " " + line.strip()
+            block += " " + re.sub(r"^\s*([*-]|\d+\.) ", "", line).strip()
 
 
 def words_of_macro(line):
