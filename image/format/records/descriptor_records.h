@@ -40,14 +40,14 @@ enum OpenFileFlag : uint32_t {
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
-  kOpenFileOwner = 1u << 5,       // value is its user, and its group << 32: contents saved, or removed
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
+  kOpenFileOwner = 1u << 5,       // value is its user, and its group << 32: contents saved, or removed
   kOpenFileContents = 1u << 6,    // has a name: contents saved, in case that it is gone
-  kOpenFileWhole =
-      1u << 8,  // kOpenFileContents, and no part of them is in a mapping: also if it is changed in place
+  kOpenFileOneName = 1u << 7,     // had no other name than its path; names beside images do not count
+  // kOpenFileContents, and no part of them is in a mapping: also if it is changed in place
+  kOpenFileWhole = 1u << 8,
   kOpenFileUnwritten = 1u << 9,  // a FIFO's reader: has had no writer since it was opened, or has one still
   kOpenFileWorkingDirectory = 1u << 10,  // the process works in it; no descriptor leads to it
-  kOpenFileOneName = 1u << 7,  // had no other name than its path (what is kept beside images does not count)
 };
 
 // OpenFileRecord::value of a pipe: nobody, in the job or outside, has the other end any more.
