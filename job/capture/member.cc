@@ -148,7 +148,7 @@ class MemberSession final : public Session {
       return lost_coordinator();
     points::at("member.sampled");
     Message go;
-    CKPT_TRY(expect(Step::kGo, deadline(), go));
+    CKPT_TRY(writes_in_stop ? judge(hear(go), Step::kGo, go) : expect(Step::kGo, deadline(), go));
     if (const auto* others = go.as<uint32_t>()) going = *others;
     points::at("member.go");
     creation::release();
@@ -290,7 +290,7 @@ class MemberSession final : public Session {
     }
   }
 
-  // The next message, while the program runs: the coordinator may wait for others as long as it likes, but
+  // The next message, for which the coordinator may wait for others as long as it likes, but
   // not stand. One that is stopped, and that nobody traces, says nothing until somebody continues it.
   Received hear(Message& message) {
     for (int64_t stood_ns = 0; stood_ns < 2 * user_settings().stop_timeout_ns;) {

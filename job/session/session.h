@@ -73,6 +73,7 @@ class Session {
   int32_t stop_signal = 0;       // by which this process is stopped; when all stand
   bool over_hosts = false;       // drained() is to be called
   bool told_written = false;     // written() was called
+  bool writes_in_stop = false;   // shared memory, ahead of sampled(): for that nobody has a deadline
   uint32_t going = 0;            // other members whose threads go on by the same word; after sampled()
   bool in_rounds = false;        // exchange() is to be called
   bool again = false;            // the run failed in a way that another attempt may not

@@ -75,6 +75,10 @@ class KillForked(Kill):
 
 
 class KillSequential(Kill):
+    """Shared memory is written while all stand, and nobody has a deadline."""
+
+    MEMBER = [*Kill.MEMBER, "member.shared"]
+    COORDINATOR = [*Kill.COORDINATOR, "member.shared"]
     SETTINGS = {"CKPT_MODE": "sequential"}
 
 

@@ -111,6 +111,41 @@ class SharedMemory(unittest.TestCase):
             with self.subTest(**settings):
                 self.rounds("8", "2", protected=False, checkpoints=1, **settings)
 
+    def test_sequential_needs_no_copies(self):
+        """Each member writes what it shares from where it is: no process grows by that, and it may take its time."""
+        tree = self.tree("64", "3", CKPT_MODE="sequential", CKPT_STOP_TIMEOUT="250ms", CKPT_TEST_POINT="member.shared=wait")
+        tree.run()
+        self.workers(tree, 3)
+        members = [tree.child.pid, *descendants(tree.child.pid)]
+
+        def sizes(field):
+            found = {}
+            for pid in members:
+                with open(f"/proc/{pid}/status", encoding="utf-8") as f:
+                    found[pid] = next(int(line.split()[1]) >> 10 for line in f if line.startswith(field))
+            return found
+
+        for pid in members:
+            with open(f"/proc/{pid}/clear_refs", "w", encoding="utf-8") as f:
+                f.write("5")
+        before = sizes("VmRSS")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            image = pool.submit(tree.checkpoint, tree.child.pid)
+            for pid in members:
+                held = os.path.join(tree.work, f"{pid:010}.waits")
+                wait_for("a member that has written what it shares", lambda: image.done() or os.path.exists(held))
+                if pid == members[-1]:
+                    # Longer than a coordinator and its members wait where they write nothing.
+                    time.sleep(1)
+                os.remove(held)
+            job = image.result()
+        self.assertIsNotNone(job, tree.said())
+        grown = {pid: most - before[pid] for pid, most in sizes("VmHWM").items()}
+        self.assertLess(max(grown.values()), 48, f"MiB: {grown}")
+        tree.kill()
+        tree.restart(job)
+        self.end(tree)
+
     def check_who_goes_on_first(self, mode, who, point):
         tree = Tree("shared-goes", ["env", f"CKPT_TEST_POINT={point}=wait", f"CKPT_MODE={mode}", sys.executable, "-c", COUNTS, who])
         self.addCleanup(tree.close, False)

@@ -252,7 +252,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
   own_files_ = files;
-  CKPT_TRY(await(Step::kSampled, now_ns() + 2 * user_settings().stop_timeout_ns));
+  CKPT_TRY(await(Step::kSampled, writes_in_stop ? 0 : now_ns() + 2 * user_settings().stop_timeout_ns));
   if (!member_files_.push_back({this_process.pid, facts.tid, files}))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   for (const Member& m : members_) {

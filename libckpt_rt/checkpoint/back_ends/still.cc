@@ -35,11 +35,18 @@ Result<void> StillBackEnd::describe_and_commit() {
 
 Result<void> StillBackEnd::read_pages(const Segment& segment, bool file, std::byte* bounce, uint64_t* mask) {
   const bool readable = table_.region(segment).readable;
+  StillMemory& memory = attempt_.capture.still_memory;
+  const uint64_t first = std::countr_zero(*mask) * kPageSize, end = std::bit_width(*mask) * kPageSize;
+  // Nearly always there are no holes.
+  if (const uint64_t bytes = end - first;
+      static_cast<uint64_t>(std::popcount(*mask)) * kPageSize == bytes &&
+      memory.read(bounce + first, segment.base + first, bytes, readable) == 0)
+    return {};
   uint64_t unread = 0;
   for_each_page(*mask, [&](uint32_t page) {
     const uint64_t offset = page * kPageSize;
     if (unread != 0 && !file) return;
-    if (attempt_.capture.still_memory.read(bounce + offset, segment.base + offset, kPageSize, readable) != 0)
+    if (memory.read(bounce + offset, segment.base + offset, kPageSize, readable) != 0)
       unread |= uint64_t{1} << page;
   });
   if (unread != 0 && !file) {
@@ -51,22 +58,22 @@ Result<void> StillBackEnd::read_pages(const Segment& segment, bool file, std::by
   return {};
 }
 
-Result<void> StillBackEnd::write_table() {
-  std::byte* bounce = nullptr;
+Result<void> StillBackEnd::write_table(Part part) {
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     Segment& s = table_[id];
     std::byte* data = s.base.as();
     uint64_t mask = s.present;
     // Files may be shorter than their mapping, and other mappings unreadable: through the kernel.
     const Mapping* m = attempt_.capture.map.find(table_.window(s).start);
-    const bool file = m != nullptr && m->inode != 0;
+    const bool file = m != nullptr && m->inode != 0, shared = m != nullptr && m->shared;
+    if (mask == 0 || (part != Part::kAll && shared != (part == Part::kShared))) continue;
     if (!table_.region(s).readable || file) {
-      if (bounce == nullptr)
-        bounce = static_cast<std::byte*>(attempt_.space.arena().allocate(table_.segment_bytes(), kPageSize));
-      if (bounce == nullptr)
+      if (bounce_ == nullptr)
+        bounce_ = static_cast<std::byte*>(attempt_.space.arena().allocate(table_.segment_bytes(), kPageSize));
+      if (bounce_ == nullptr)
         return make_error(ExitCode::kInternal, ENOMEM, "no memory to read unreadable pages");
-      CKPT_TRY(read_pages(s, file, bounce, &mask));
-      data = bounce;
+      CKPT_TRY(read_pages(s, file, bounce_, &mask));
+      data = bounce_;
     }
     // A page of zeros in a file mapping differs from the file: it must be in the image.
     for_each_page(file ? 0 : mask, [&](uint32_t page) {
@@ -82,9 +89,21 @@ Result<void> StillBackEnd::write_table() {
 }
 
 // A member of a job goes on as soon as its own image is written, and writes to shared memory then: the images
-// of the others must have it already.
+// of the others must have it already, unless no member goes on before all images are complete.
 Result<void> SequentialBackEnd::capture_memory() {
-  if (job::session() == nullptr) return list_memory(nullptr);
+  if (job::session() == nullptr || job::place()->stays) return list_memory(nullptr);
+  if (job::place()->streamed || job::over_hosts()) return copy_shared();
+  job::session()->writes_in_stop = true;
+  CKPT_TRY(list_memory(nullptr));
+  left_ = Part::kPrivate;
+  CKPT_TRY(write_table(Part::kShared));
+  points::at("member.shared");
+  return {};
+}
+
+// The stream of images begins only when all members go on; other hosts wait for a time that the writing might
+// not keep.
+Result<void> SequentialBackEnd::copy_shared() {
   for (Mapping& m : attempt_.capture.map.mappings()) {
     if (m.handling != Handling::kSkip) m.handling = m.shared ? Handling::kEager : Handling::kTracked;
   }
@@ -97,7 +116,7 @@ Result<void> SequentialBackEnd::capture_memory() {
 
 Result<void> SequentialBackEnd::finish() {
   CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
-  CKPT_TRY(write_table());
+  CKPT_TRY(write_table(left_));
   points::at("still.written");
   const bool stays = job::place() != nullptr && job::place()->stays;
   if (stays) CKPT_TRY(commit_standing());

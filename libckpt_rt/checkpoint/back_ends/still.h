@@ -22,8 +22,9 @@ class StillBackEnd : public BackEnd {
 
   // Lists what there is; eager: pages that are to be copied in the pause, nullptr: none are.
   Result<void> list_memory(EagerCopies* eager);
-  // Writes what is in the table. The sink reads the program's pages in place.
-  Result<void> write_table();
+  enum class Part { kAll, kShared, kPrivate };  // of the table
+  // The sink reads the program's pages in place.
+  Result<void> write_table(Part part = Part::kAll);
   Result<void> describe_and_commit();
 
   Attempt& attempt_;
@@ -32,9 +33,11 @@ class StillBackEnd : public BackEnd {
  private:
   // Pages that cannot be read in place, into `bounce`. Pages that the file does not have leave the mask.
   Result<void> read_pages(const Segment& segment, bool file, std::byte* bounce, uint64_t* mask);
+
+  std::byte* bounce_ = nullptr;  // of a segment's size
 };
 
-// Writes all while threads stand. Of a job, what is shared is copied before any member goes on.
+// Writes all while threads stand. Of a job, what is shared is written before any member goes on.
 class SequentialBackEnd final : public StillBackEnd {
  public:
   using StillBackEnd::StillBackEnd;
@@ -42,7 +45,10 @@ class SequentialBackEnd final : public StillBackEnd {
   Result<void> finish() override;
 
  private:
+  Result<void> copy_shared();
   Result<void> commit_standing();
+
+  Part left_ = Part::kAll;  // to be written when all have been sampled
 };
 
 // Copies all while threads stand, and writes it when they go on ("concurrent" of Li, Naughton and Plank).
