@@ -83,6 +83,8 @@ void end_deadly_filter();
 // The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them
 // back.
 void note_keyring();
+// The program puts a key into the keyring of its session, which a restart elsewhere does not have.
+void note_session_key();
 // The program has forbidden itself access to files (landlock).
 void note_landlock();
 // The calling thread has registered an rseq area of its own, or (address 0) has none any more.

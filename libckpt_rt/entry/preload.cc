@@ -159,6 +159,7 @@ void end_strict() {
 
 // relaxed: read by a checkpoint that is asked for later.
 void note_keyring() { seccomp_state.own_keyring.store(true, std::memory_order_relaxed); }
+void note_session_key() { seccomp_state.session_keys.store(true, std::memory_order_relaxed); }
 void note_landlock() { seccomp_state.landlocked.store(true, std::memory_order_relaxed); }
 RseqArea note_rseq(const RseqArea& area) {
   const auto thread = reinterpret_cast<uintptr_t>(__builtin_thread_pointer());

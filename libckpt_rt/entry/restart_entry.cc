@@ -374,6 +374,7 @@ void reset_library() {
   seccomp_state.before_program = count_seccomp_filters();
   own_filters::reset_after_restart();
   seccomp_state.own_keyring.store(false, std::memory_order_relaxed);
+  seccomp_state.session_keys.store(false, std::memory_order_relaxed);
   seccomp_state.landlocked.store(false, std::memory_order_relaxed);
   seccomp_state.left_namespaces.store(0, std::memory_order_relaxed);
   hooks::monotonic_shift_ns.fetch_add(restart.args.monotonic_shift_ns, std::memory_order_relaxed);

@@ -252,6 +252,11 @@ long absolute_futex(long nr, int timeout_arg, long clock, long a, long b, long c
 
 bool is_own_keyring(long ring) { return ring == KEY_SPEC_THREAD_KEYRING || ring == KEY_SPEC_PROCESS_KEYRING; }
 
+void note_key_in(long ring) {
+  if (is_own_keyring(ring)) hooks::note_keyring();
+  if (ring == KEY_SPEC_SESSION_KEYRING) hooks::note_session_key();
+}
+
 long route(long nr, long a, long b, long c, long d, long e, long f) {
   const int ia = static_cast<int>(a), ib = static_cast<int>(b), ic = static_cast<int>(c),
             id = static_cast<int>(d);
@@ -461,12 +466,13 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     case __NR_keyctl:
       if (a == KEYCTL_JOIN_SESSION_KEYRING || (a == KEYCTL_GET_KEYRING_ID && is_own_keyring(b)))
         hooks::note_keyring();
+      if (a == KEYCTL_LINK) note_key_in(c);
       break;
     case __NR_add_key:
-      if (is_own_keyring(e)) hooks::note_keyring();
+      note_key_in(e);
       break;
     case __NR_request_key:
-      if (is_own_keyring(d)) hooks::note_keyring();
+      note_key_in(d);
       break;
     case __NR_remap_file_pages:
       return calls::remap_file_pages(pointer<void>(a), ub, ic, ud, static_cast<int>(e));

@@ -60,6 +60,7 @@ void begin_strict() {}
 void begin_deadly_filter() {}
 void end_deadly_filter() {}
 void note_keyring() {}
+void note_session_key() {}
 void note_landlock() {}
 RseqArea note_rseq(const RseqArea&) { return {}; }
 void note_wait_of_thread() {}

@@ -49,6 +49,23 @@ class Said(SteppedTest):
         self.assertEqual(self.ask("libc.mq_notify(queue, struct.pack('qii', 0, 0, 1).ljust(64, b'\\0'))"), "0")  # SIGEV_NONE
         list(steps)
 
+    def check_keys(self, ring, word):
+        self.start()
+        steps = self.check_note(word)
+        next(steps)
+        self.do(f"key = libc.syscall(248, b'user', b'ckpt-said', b'v', ctypes.c_long(1), {ring})")
+        if self.ask("key == -1") == "True":
+            self.skipTest("no keys here")
+        list(steps)
+        self.do(f"libc.syscall(250, 9, key, {ring})")
+
+    def test_keys_of_the_session(self):
+        """A restart may be in another one."""
+        self.check_keys(-3, "keyring of its session")
+
+    def test_keys_of_its_own(self):
+        self.check_keys(-2, "keyring of its own")
+
     def test_what_happens_in_a_directory(self):
         self.start()
         directory = self.path("watched")

@@ -249,6 +249,12 @@ void note_waits_of_threads(std::span<const StoppedThread> threads, Workspace& sp
 }
 
 void note_keyrings(Workspace& space) {
+  if (seccomp_state.session_keys.load(std::memory_order_relaxed)) {
+    space.note(
+        kChanged,
+        "the program has put keys into the keyring of its session (add_key): after a restart it has the "
+        "session keyring of ckpt-restart, which has them only in the same session");
+  }
   if (!seccomp_state.own_keyring.load(std::memory_order_relaxed)) return;
   space.note(
       kChanged,

@@ -21,6 +21,8 @@ struct SeccompState {
   // A keyring of its own (keyctl, add_key), and CLONE_NEW* of what it has left by unshare(2) and setns(2); a
   // forked child has it too. Not any more after a restart.
   std::atomic<bool> own_keyring{false};
+  std::atomic<bool> session_keys{
+      false};  // it has put keys into the keyring of its session; the same of children
   std::atomic<bool> landlocked{
       false};  // landlock_restrict_self(2), which a child inherits; nobody else is told of it
   std::atomic<int> left_namespaces{0};
