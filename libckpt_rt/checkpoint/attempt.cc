@@ -23,6 +23,7 @@
 #include "libckpt_rt/checkpoint/stages/files/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
+#include "libckpt_rt/checkpoint/stages/waits_for_child.h"
 #include "libckpt_rt/checkpoint/stages/what_is_lost.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
@@ -123,6 +124,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   const BackEnd::Room room{memory, list_bytes(memory) + memory.resident / 32 +
                                        table_bytes(memory, attempt.in_force.segment_bytes)};
   CKPT_TRY(space.reserve(room.list_bytes, attempt.watch.spare));
+  CKPT_TRY(waits_for_child::await_none(space.arena()));
   // Until the stop the program goes on, and what is swapped out is in no figure.
   CKPT_TRY(attempt.image.reserve(std::min(memory.mapped + (64ull << 20), memory.resident + (4ull << 30))));
   capture.make_lists(space.arena());

@@ -80,6 +80,8 @@ void end_strict();
 void begin_deadly_filter();
 void end_deadly_filter();
 
+// The calling thread is about to wait in the kernel for a child with memory of its own (CLONE_VFORK).
+void note_wait_for_child();
 // The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them
 // back.
 void note_keyring();

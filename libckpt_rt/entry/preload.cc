@@ -158,6 +158,7 @@ void end_strict() {
 }
 
 // relaxed: read by a checkpoint that is asked for later.
+void note_wait_for_child() { seccomp_state.waits_for_child.store(true, std::memory_order_relaxed); }
 void note_keyring() { seccomp_state.own_keyring.store(true, std::memory_order_relaxed); }
 void note_session_key() { seccomp_state.session_keys.store(true, std::memory_order_relaxed); }
 void note_landlock() { seccomp_state.landlocked.store(true, std::memory_order_relaxed); }

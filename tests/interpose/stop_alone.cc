@@ -59,6 +59,7 @@ void before_user(uint32_t) {}
 void begin_strict() {}
 void begin_deadly_filter() {}
 void end_deadly_filter() {}
+void note_wait_for_child() {}
 void note_keyring() {}
 void note_session_key() {}
 void note_landlock() {}

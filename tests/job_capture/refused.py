@@ -131,6 +131,22 @@ class Stopped(Job):
         self.assertEqual(json.loads(asker.communicate(timeout=60)[0])["members"], 2, self.log())
         self.assertEqual(child.stdout.read(), "0\n")
 
+    def test_child_with_memory_of_its_own(self):
+        """Its parent cannot be stopped while it waits for it in the kernel: nothing is held or stopped before that is over."""
+        child = self.start(VFORK, "sleep", "0.5", ready="up", env=clean(OWN_MEMORY="1", CKPT_STOP_TIMEOUT="250ms"))
+        wait_for("child", lambda: len(tree(child.pid)) == 2)
+        asker = subprocess.Popen([CKPT, "now", str(child.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
+        wait_for("agent", lambda: asker.poll() is not None or "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
+        slept = sleeps_of_ours(child.pid)
+        # A millisecond each: far more than the time to stop.
+        wait_for("its looks at the thread", lambda: asker.poll() is not None or sleeps_of_ours(child.pid) >= slept + 500)
+        self.assertIsNone(asker.poll())
+        child.stdin.write("x")
+        child.stdin.flush()
+        said = asker.communicate(timeout=60)
+        self.assertEqual(asker.returncode, 0, said)
+        self.assertEqual(child.stdout.read(), "0\n")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -66,6 +66,7 @@ int run_child(void* call) {
 void announce(const NewTask& task) {
   if (task.is_thread()) return;
   if (task.has_own_memory()) {
+    if (task.is_waited_for()) hooks::note_wait_for_child();
     hooks::before_fork();
     hooks::after_fork();
   } else {

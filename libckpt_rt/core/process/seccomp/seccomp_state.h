@@ -26,7 +26,9 @@ struct SeccompState {
   std::atomic<bool> landlocked{
       false};  // landlock_restrict_self(2), which a child inherits; nobody else is told of it
   std::atomic<int> left_namespaces{0};
-  std::atomic<bool> queue_notice{false};     // mq_notify was called
+  std::atomic<bool> queue_notice{false};  // mq_notify was called
+  // A thread has made a child with memory of its own for which it waits in the kernel (CLONE_VFORK).
+  std::atomic<bool> waits_for_child{false};
   std::atomic<bool> waits_by_thread{false};  // a thread has waited for its own children alone (__WNOTHREAD)
 };
 
