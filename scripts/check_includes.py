@@ -82,8 +82,8 @@ ONE_FLOOR = [
     "image/read image/read/sources",
     "image/write image/write/compress image/write/sink",
     "job/capture job/capture/coordinator",
-    "libckpt_rt/capture/advice libckpt_rt/capture/descriptors/kinds libckpt_rt/capture/memory libckpt_rt/capture/rings "
-    "libckpt_rt/capture/sockets",
+    "libckpt_rt/capture/advice libckpt_rt/capture/memory libckpt_rt/capture/rings",
+    "libckpt_rt/capture/sockets libckpt_rt/capture/sockets/waiting",
     "libckpt_rt/checkpoint libckpt_rt/checkpoint/back_ends",
     "libckpt_rt/checkpoint/image libckpt_rt/checkpoint/stages libckpt_rt/checkpoint/stages/memory",
     "libckpt_rt/interpose libckpt_rt/interpose/addresses libckpt_rt/interpose/descriptors libckpt_rt/interpose/memory "

@@ -182,7 +182,7 @@ std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s) {
   Unset unset;
   set_recorded(fd, s, false, unset);
   if (s.is_tcp()) {
-    // For the stop a member may have set it high (libckpt_rt/capture/sockets/unsent_bytes.cc).
+    // For the stop a member may have set it high (libckpt_rt/capture/sockets/waiting/unsent_bytes.cc).
     int low = std::max(recorded_int(*s.file, SOL_SOCKET, SO_RCVLOWAT), 1);
     for (const ParsedOpenFile* other : s.also)
       low = std::min(low, std::max(recorded_int(*other, SOL_SOCKET, SO_RCVLOWAT), 1));

@@ -11,7 +11,7 @@
 #include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/memory/other_name.h"
 #include "libckpt_rt/capture/rings/rings.h"
-#include "libckpt_rt/capture/sockets/socket_mappings.h"
+#include "libckpt_rt/capture/sockets/noted/socket_mappings.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/process/library_range.h"

@@ -12,7 +12,7 @@
 #include "image/format/object_number.h"
 #include "libckpt_rt/capture/sockets/refusals.h"
 #include "libckpt_rt/capture/sockets/socket_turn.h"
-#include "libckpt_rt/capture/sockets/unsent_bytes.h"
+#include "libckpt_rt/capture/sockets/waiting/unsent_bytes.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

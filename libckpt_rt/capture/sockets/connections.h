@@ -13,7 +13,7 @@
 #include "libckpt_rt/capture/descriptors/table/open_files.h"
 #include "libckpt_rt/capture/descriptors/table/partners.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
-#include "libckpt_rt/capture/sockets/waiting_messages.h"
+#include "libckpt_rt/capture/sockets/waiting/waiting_messages.h"
 
 namespace ckpt {
 

@@ -13,8 +13,8 @@
 
 #include "base/raii_fd.h"
 #include "image/format/object_number.h"
-#include "libckpt_rt/capture/sockets/group_filters.h"
-#include "libckpt_rt/capture/sockets/multicast_choices.h"
+#include "libckpt_rt/capture/sockets/noted/group_filters.h"
+#include "libckpt_rt/capture/sockets/noted/multicast_choices.h"
 #include "libckpt_rt/capture/sockets/refusals.h"
 #include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"

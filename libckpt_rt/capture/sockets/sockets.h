@@ -14,11 +14,11 @@
 #include "base/result.h"
 #include "libckpt_rt/capture/descriptors/kinds/classifier.h"
 #include "libckpt_rt/capture/sockets/connections.h"
-#include "libckpt_rt/capture/sockets/sent_files.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/capture/sockets/socket_records.h"
-#include "libckpt_rt/capture/sockets/unsent_bytes.h"
-#include "libckpt_rt/capture/sockets/waiting_messages.h"
+#include "libckpt_rt/capture/sockets/waiting/sent_files.h"
+#include "libckpt_rt/capture/sockets/waiting/unsent_bytes.h"
+#include "libckpt_rt/capture/sockets/waiting/waiting_messages.h"
 
 namespace ckpt {
 

@@ -11,7 +11,7 @@
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/rings/registered_files.h"
 #include "libckpt_rt/capture/rings/rings.h"
-#include "libckpt_rt/capture/sockets/socket_mappings.h"
+#include "libckpt_rt/capture/sockets/noted/socket_mappings.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -3,8 +3,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "libckpt_rt/capture/sockets/group_filters.h"
-#include "libckpt_rt/capture/sockets/multicast_choices.h"
+#include "libckpt_rt/capture/sockets/noted/group_filters.h"
+#include "libckpt_rt/capture/sockets/noted/multicast_choices.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"

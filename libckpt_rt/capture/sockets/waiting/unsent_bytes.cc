@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/sockets/unsent_bytes.h"
+#include "libckpt_rt/capture/sockets/waiting/unsent_bytes.h"
 
 #include <errno.h>
 #include <linux/sockios.h>

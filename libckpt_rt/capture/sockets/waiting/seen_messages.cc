@@ -1,11 +1,11 @@
-#include "libckpt_rt/capture/sockets/seen_messages.h"
+#include "libckpt_rt/capture/sockets/waiting/seen_messages.h"
 
 #include <algorithm>
 #include <cstring>
 #include <ctime>
 
 #include "base/memory/large_table.h"
-#include "libckpt_rt/capture/sockets/by_cookie.h"
+#include "libckpt_rt/capture/sockets/noted/by_cookie.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/sockets/waiting_messages.h"
+#include "libckpt_rt/capture/sockets/waiting/waiting_messages.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/sockets/multicast_choices.h"
+#include "libckpt_rt/capture/sockets/noted/multicast_choices.h"
 
 #include <sys/socket.h>
 
@@ -8,7 +8,7 @@
 #include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "image/format/records/descriptor_records.h"
-#include "libckpt_rt/capture/sockets/by_cookie.h"
+#include "libckpt_rt/capture/sockets/noted/by_cookie.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::multicast_choices {

@@ -8,9 +8,9 @@
 #include "base/result.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/descriptors/table/open_files.h"
-#include "libckpt_rt/capture/sockets/seen_messages.h"
-#include "libckpt_rt/capture/sockets/sent_files.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/capture/sockets/waiting/seen_messages.h"
+#include "libckpt_rt/capture/sockets/waiting/sent_files.h"
 
 namespace ckpt {
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/sockets/socket_mappings.h"
+#include "libckpt_rt/capture/sockets/noted/socket_mappings.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

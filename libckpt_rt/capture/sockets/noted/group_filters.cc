@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/sockets/group_filters.h"
+#include "libckpt_rt/capture/sockets/noted/group_filters.h"
 
 #include <sys/socket.h>
 
@@ -9,7 +9,7 @@
 #include "base/memory/large_table.h"
 #include "base/sys.h"
 #include "image/format/records/descriptor_records.h"
-#include "libckpt_rt/capture/sockets/by_cookie.h"
+#include "libckpt_rt/capture/sockets/noted/by_cookie.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::group_filters {

@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/sockets/sent_files.h"
+#include "libckpt_rt/capture/sockets/waiting/sent_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
