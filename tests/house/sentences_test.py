@@ -11,7 +11,7 @@ import unittest
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/README.md", "docs/account.md", "docs/architecture.md", "docs/back.md",
-             "docs/channels.md", "docs/defects.md", "docs/descriptors.md", "docs/diskless.md", "docs/diskless_in_place.md",
+             "docs/benchmarks.md", "docs/channels.md", "docs/defects.md", "docs/descriptors.md", "docs/diskless.md", "docs/diskless_in_place.md",
              "docs/diskless_study.md", "docs/exit_codes.md", "docs/fault_back_ends.md", "docs/findings.md", "docs/floors.md", "docs/glossary.md",
              "docs/heap.md", "docs/hosts.md", "docs/image_format.md", "docs/in_the_program.md", "docs/increments.md", "docs/interposition.md",
              "docs/jobs.md", "docs/kernel_notes.md", "docs/limits.md", "docs/locks.md", "docs/man/*", "docs/plan.md", "docs/plugins.md",
