@@ -23,9 +23,11 @@ int64_t look() {
   // proc(5) has the start time as field 22; the first number here is field 4, for the state is a letter.
   constexpr size_t kStartTime = 22 - 4;
   constexpr int64_t kTick = 10'000'000;  // ns: USER_HZ is 100
+  constexpr int64_t kLate = 10'000'000;  // ns: births are those of the last tick, of 100 a second
   uint64_t all[kStartTime + 1];
   if (numbers(fields, 10, all, kStartTime + 1) != kStartTime + 1) return 1;
-  return now_ns(CLOCK_REALTIME) - (now_ns(CLOCK_BOOTTIME) - static_cast<int64_t>(all[kStartTime]) * kTick);
+  return now_ns(CLOCK_REALTIME) - (now_ns(CLOCK_BOOTTIME) - static_cast<int64_t>(all[kStartTime]) * kTick) -
+         kLate;
 }
 
 }  // namespace
