@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -47,10 +48,11 @@ class ProcFile {
   int fd_;
 };
 
+// The first number of a text, behind spaces and tabs. 0: there is none.
 inline uint64_t to_number(std::string_view text, unsigned base) {
   uint64_t value = 0;
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t")));
   for (const char c : text) {
-    if (value == 0 && (c == ' ' || c == '\t')) continue;
     const unsigned digit = c >= '0' && c <= '9'   ? static_cast<unsigned>(c - '0')
                            : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a') + 10
                                                   : 99;

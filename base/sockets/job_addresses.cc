@@ -1,5 +1,7 @@
 #include "base/sockets/job_addresses.h"
 
+#include <algorithm>
+
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -41,6 +43,37 @@ bool is_any_or_loopback(const uint8_t (&a)[16]) {
 // Line 0 is looked at last: two parts of the job may be on one host.
 const AddressLine& line_at(std::span<const AddressLine> table, size_t i) {
   return table[(i + 1) % table.size()];
+}
+
+// Ports [first, last] of the machine that mean a socket of another part, or another port of this one.
+bool is_taken(const AddressLine& line, const AddressLine& slice, uint32_t& first, uint32_t& last) {
+  if (line.kind != AddressLineKind::kPort || !same(line.machine, slice.machine)) return false;
+  const bool of_own = same(line.job, slice.job);
+  first = of_own ? line.first : line.machine_first;
+  last = first + (line.last - line.first);
+  return !of_own || line.first != line.machine_first;
+}
+
+// From `first` on, up to `last`: the first ports that are not taken.
+bool next_free(std::span<const AddressLine> table, const AddressLine& slice, uint32_t& first,
+               uint32_t& last) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const AddressLine& line : table) {
+      uint32_t taken_first, taken_last;
+      if (!is_taken(line, slice, taken_first, taken_last) || first < taken_first || first > taken_last)
+        continue;
+      first = taken_last + 1;
+      moved = true;
+    }
+  }
+  if (first > last) return false;
+  for (const AddressLine& line : table) {
+    uint32_t taken_first, taken_last;
+    if (is_taken(line, slice, taken_first, taken_last) && taken_first > first)
+      last = std::min(last, taken_first - 1);
+  }
+  return true;
 }
 
 }  // namespace
@@ -97,6 +130,20 @@ const AddressLine* own_slice(std::span<const AddressLine> table) {
     if (line.kind == AddressLineKind::kSlice && same(line.job, table[0].job)) return &line;
   }
   return nullptr;
+}
+
+bool free_ports(std::span<const AddressLine> table, uint16_t from, PortRange& range) {
+  const AddressLine* const slice = own_slice(table);
+  if (slice == nullptr) return false;
+  // From `from` to the end, then all of it: what is before `from` is free or not whatever is behind it.
+  for (uint32_t first = from, looks = 0; looks < 2; first = slice->machine_first, ++looks) {
+    uint32_t last = slice->last;
+    if (next_free(table, *slice, first, last)) {
+      range = {static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace ckpt

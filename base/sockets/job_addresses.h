@@ -52,4 +52,16 @@ inline constexpr int kIpLocalPortRange = 51;  // IP_LOCAL_PORT_RANGE
 // The slice of ports of the part of line 0; nullptr: it has all.
 const AddressLine* own_slice(std::span<const AddressLine> table);
 
+// Ports of the machine, as the option takes them.
+struct PortRange {
+  uint16_t first = 0, last = 0;
+  uint32_t option() const { return first | uint32_t{last} << 16; }
+  uint32_t ports() const { return uint32_t{last} - first + 1; }
+};
+
+// The next ports from `from` on, a port of own_slice()'s, behind its last one from its first on, that no
+// socket of another part on that machine has by the table: the kernel gives one port to several connections,
+// and then the port would not tell the part. False: all of the slice are such.
+bool free_ports(std::span<const AddressLine> table, uint16_t from, PortRange& range);
+
 }  // namespace ckpt

@@ -220,10 +220,8 @@ inline long getrandom(void* buffer, size_t n, unsigned flags) {
 // connect(2) in which a handler of the program has run that ends such a call (waits/connect.cc).
 long interrupted_connect(int fd, const void* address, uint32_t length);
 
-inline long connect(int fd, const void* address, uint32_t length) {
-  sockaddr_storage copy;
-  addresses::before_address(fd);
-  const void* const to = addresses::to_machine(address, length, copy);
+// to: an address of the machine.
+inline long connect_to(int fd, const void* to, uint32_t length) {
   if (__builtin_expect(hooks::before_connect(fd), 0)) return interrupted_connect(fd, to, length);
   InterruptibleCall c(__NR_connect, fd, word(to), length);
   c.with_socket_timeout(Timeout::kSocketSend);
@@ -231,6 +229,17 @@ inline long connect(int fd, const void* address, uint32_t length) {
   // The connection was made while the thread stood. The kernel in which this call was interrupted would say
   // 0. In a restarted process the socket is made anew, connected, and the kernel knows of no call.
   return result == -EISCONN && c.resumed != Resumed::kNo ? 0 : result;
+}
+
+inline long connect(int fd, const void* address, uint32_t length) {
+  sockaddr_storage copy;
+  addresses::PortChoice port(fd);
+  const void* const to = addresses::to_machine(address, length, copy);
+  long result;
+  do {
+    result = connect_to(fd, to, length);
+  } while (port.again(result));
+  return result;
 }
 
 long bind(int fd, const void* address, uint32_t length);  // bind.cc
@@ -255,12 +264,16 @@ inline long accept4(int fd, void* address, socklen_t* length, int flags) {
 
 inline long sendto(int fd, const void* buffer, size_t n, int flags, const void* address, uint32_t length) {
   sockaddr_storage copy;
-  if (address != nullptr) addresses::before_address(fd);
-  InterruptibleCall c(__NR_sendto, fd, word(buffer), word(n), flags,
-                      word(addresses::to_machine(address, length, copy)), length);
-  c.with_socket_timeout(Timeout::kSocketSend);
-  c.progress = Progress::kBytes;
-  return c.run();
+  addresses::PortChoice port(fd, address != nullptr);
+  const void* const to = addresses::to_machine(address, length, copy);
+  long result;
+  do {
+    InterruptibleCall c(__NR_sendto, fd, word(buffer), word(n), flags, word(to), length);
+    c.with_socket_timeout(Timeout::kSocketSend);
+    c.progress = Progress::kBytes;
+    result = c.run();
+  } while (port.again(result));
+  return result;
 }
 
 inline long recvfrom(int fd, void* buffer, size_t n, int flags, void* address, socklen_t* length) {
@@ -287,9 +300,13 @@ inline long sendmsg(int fd, const msghdr* m, int flags) {
   if (addresses::count.load(std::memory_order_relaxed) != 0 && program_memory::read(other, m) &&
       other.msg_name != nullptr) {
     sockaddr_storage copy;
-    addresses::before_address(fd);
+    addresses::PortChoice port(fd);
     other.msg_name = const_cast<void*>(addresses::to_machine(other.msg_name, other.msg_namelen, copy));
-    return message(__NR_sendmsg, Timeout::kSocketSend, fd, &other, flags);
+    long result;
+    do {
+      result = message(__NR_sendmsg, Timeout::kSocketSend, fd, &other, flags);
+    } while (port.again(result));
+    return result;
   }
   return message(__NR_sendmsg, Timeout::kSocketSend, fd, m, flags);
 }

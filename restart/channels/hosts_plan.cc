@@ -87,10 +87,16 @@ void HostsPlan::translate(SocketName& name, const uint8_t* of) const {
   }
 }
 
+// The longest run of free ports.
 void HostsPlan::limit_to_slice(int fd) const {
   const AddressLine* slice = own_slice(is);
   if (slice == nullptr) return;
-  const uint32_t range = slice->machine_first | uint32_t{slice->last} << 16;
+  PortRange longest, ports;
+  for (uint32_t from = slice->machine_first; from <= slice->last; from = ports.last + 1u) {
+    if (!free_ports(is, static_cast<uint16_t>(from), ports) || ports.first < from) break;
+    if (longest.first == 0 || ports.ports() > longest.ports()) longest = ports;
+  }
+  const uint32_t range = longest.option();  // 0: any
   setsockopt(fd, IPPROTO_IP, kIpLocalPortRange, &range, sizeof(range));
 }
 

@@ -1,6 +1,8 @@
 """Several parts of a job on one host: all ids of processes are the same in them, and so are the ports that they listen at,
 the names of files in /dev/shm, the key and number of System V memory."""
 import os
+import socket
+import struct
 import subprocess
 import unittest
 
@@ -67,6 +69,47 @@ while not os.path.exists('end'):
 """
 
 
+# h1 has connections to h3 whose ports are every 20th of the slice that h2 gets on one host with them. h2 then connects to h1,
+# whose address is that of h3 now: the kernel could give it such a port, for the other end has another.
+PORTS = """
+import os, socket, struct, sys, threading, time
+name, one, three = sys.argv[1:]
+listener = socket.create_server(('', 5001), backlog=1000)
+def serve():
+    while True:
+        c, a = listener.accept()
+        c.sendall(f'{a[0]} {c.getpeername()[0]}\\n'.encode())
+        held.append(c)
+held = []
+threading.Thread(target=serve, daemon=True).start()
+open('listens.' + name, 'w').close()
+while not all(os.path.exists(f'listens.{n}') for n in ('h1', 'h2', 'h3')):
+    time.sleep(0.01)
+if name == 'h1':
+    for port in range(42178, 51588, 20):
+        c = socket.socket()
+        c.setsockopt(socket.IPPROTO_IP, 51, struct.pack('HH', port, port))  # IP_LOCAL_PORT_RANGE: chosen, not bound
+        c.connect((three, 5001))
+        assert c.getsockname()[1] == port
+        held.append(c)
+open('said.' + name + '.first', 'w').close()
+while not os.path.exists('second'):
+    time.sleep(0.01)
+if name == 'h2':
+    wrong = set()
+    for i in range(300):
+        c = socket.create_connection((one, 5001))
+        said = c.makefile().readline()
+        if said.split() != [c.getsockname()[0]] * 2:
+            wrong.add((c.getsockname(), said))
+        held.append(c)
+    print('wrong:', wrong, flush=True)
+open('said.' + name + '.second', 'w').close()
+while not os.path.exists('end'):
+    time.sleep(0.01)
+"""
+
+
 class Fewer(over_hosts.OverHosts):
     count = 4
     ids_apart = 0
@@ -88,6 +131,37 @@ class Fewer(over_hosts.OverHosts):
             os.chown(f"{self.images}/{name}", user, user)
         self.two_and_three(f"{self.hosts.launch} setpriv --reuid={user} --regid={user} --clear-groups")
 
+    def test_a_port_tells_the_part(self):
+        if self.kernel_takes_no_range():
+            self.skipTest("this kernel has no IP_LOCAL_PORT_RANGE")
+        with open(self.dir + "/ports.py", "w", encoding="ascii") as f:
+            f.write(PORTS)
+        ends = f"{self.hosts.address('h1')} {self.hosts.address('h3')}"
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 ports.py h2 {ends} & {ON} h3 python3 ports.py h3 {ends} & "
+                           f"python3 ports.py h1 {ends}; wait", hosts="h1,h2,h3")
+        self.wait_for_words("first", job)
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.kill_all(job)
+        job = self.start([RESTART, self.images, "--hosts", "h4", "--launch", self.hosts.launch], "second")
+        open(self.dir + "/second", "w").close()
+        self.wait_for_words("second", job)
+        open(self.dir + "/end", "w").close()
+        self.assertEqual(job.wait(240), 0, self.said("second"))
+        self.assertIn("wrong: set()", self.said("second"))
+
+    def kernel_takes_no_range(self):
+        with socket.socket() as s:
+            try:
+                s.setsockopt(socket.IPPROTO_IP, 51, struct.pack('HH', 40000, 40001))
+            except OSError:
+                return True
+        return False
+
+    def wait_for_words(self, life, job):
+        wait_for(f"the {life} life's words", lambda: all(os.path.exists(f"{self.dir}/said.h{i}.{life}") for i in (1, 2, 3)) or
+                 job.poll() is not None)
+
     def two_and_three(self, launch):
         self.launch = launch
         with open(self.dir + "/node.py", "w", encoding="ascii") as f:
@@ -99,8 +173,7 @@ class Fewer(over_hosts.OverHosts):
         seen, name = None, "out"
         for life, where in (("first", "h4"), ("second", "h2,h4"), ("third", "h3,h1,h2"), ("fourth", None)):
             open(f"{self.dir}/{life}", "w").close()
-            wait_for(f"the {life} life's words", lambda x=life: all(os.path.exists(f"{self.dir}/said.h{i}.{x}") for i in (1, 2, 3)) or
-                     job.poll() is not None)
+            self.wait_for_words(life, job)
             wait_for("all lines", lambda n=name: self.texts[n][0].count(b"\n") >= 21 or job.poll() is not None)
             lines = sorted(self.texts[name][0].decode().splitlines())
             if seen is None:

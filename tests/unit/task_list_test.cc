@@ -134,6 +134,16 @@ TEST(TaskList, MasksAreReadBehindManyGroupsAndNotFromTheName) {
   }).join();
 }
 
+// "0 725" was 725: a process whose flags are 0 was taken for one that is about to end.
+TEST(TaskList, ANumberEndsWhereItsDigitsDo) {
+  EXPECT_EQ(to_number(" 0 725 0", 10), 0u);
+  EXPECT_EQ(to_number("\t 4194304 2528", 10), 4194304u);
+  EXPECT_EQ(to_number("00000000000a1000\n", 16), 0xa1000u);
+  EXPECT_EQ(to_number("0\t1000\t", 10), 0u);
+  EXPECT_EQ(to_number("  ", 10), 0u);
+  EXPECT_EQ(to_number("", 10), 0u);
+}
+
 TEST(TaskList, DigestsTellGroupsApartToTheLast) {
   if (geteuid() != 0) GTEST_SKIP() << "needs the right to set groups";
   std::thread([] {

@@ -22,7 +22,8 @@ constinit bool over_hosts = false;
 namespace {
 
 CKPT_LARGE_TABLE constinit AddressLine table[kMostLines]{};
-constinit uint32_t slice = 0;  // as IP_LOCAL_PORT_RANGE takes it; 0: the part has all ports of its host
+constinit PortRange slice{};  // first 0: the part has all ports of its host
+constinit std::atomic<uint32_t> choices{0};
 
 std::span<const AddressLine> lines() { return {table, count.load(std::memory_order_relaxed)}; }
 
@@ -62,7 +63,7 @@ void put(void* name, const PortAt& at) {
 void use(uint32_t n) {
   count.store(n, std::memory_order_relaxed);
   const AddressLine* own = n == 0 ? nullptr : own_slice(lines());
-  slice = own == nullptr ? 0 : own->machine_first | uint32_t{own->last} << 16;
+  slice = own == nullptr ? PortRange{} : PortRange{own->machine_first, own->last};
 }
 
 }  // namespace
@@ -75,7 +76,7 @@ void set(std::span<const AddressLine> lines) {
 
 long read(const char* directory) {
   count.store(0, std::memory_order_relaxed);
-  slice = 0;
+  slice = {};
   constexpr char kFile[] = "/.hosts-addresses";
   char path[1300];
   const std::string_view name(directory);
@@ -107,9 +108,39 @@ long read(const char* directory) {
   }
 }
 
+void PortChoice::choose() {
+  if (slice.first == 0) return;
+  // Spread over the slice: what is free behind a socket of another part may be little.
+  constexpr uint32_t kGolden = 0x9E3779B1;
+  const uint32_t some = choices.fetch_add(kGolden, std::memory_order_relaxed);
+  const auto from = static_cast<uint16_t>(slice.first + (uint64_t{some} * slice.ports() >> 32));
+  if (!free_ports(lines(), from, range_)) return;
+  ports_left_ = slice.ports();
+  set();
+}
+
+// Each time at least the ports are over that were tried, so it ends.
+bool PortChoice::choose_next(long result) {
+  sockaddr_storage name;
+  socklen_t length = sizeof(name);
+  PortAt at;
+  if ((result != -EADDRNOTAVAIL && result != -EADDRINUSE && result != -EAGAIN) ||
+      sys::call(__NR_getsockname, fd_, &name, &length) != 0 || !take(&name, length, at) || at.port != 0)
+    return false;
+  ports_left_ -= std::min(ports_left_, range_.ports());
+  const uint32_t behind = uint32_t{range_.last} + 1;
+  if (ports_left_ == 0 ||
+      !free_ports(lines(), behind > slice.last ? slice.first : static_cast<uint16_t>(behind), range_))
+    return false;
+  set();
+  return true;
+}
+
 // Refused by an older kernel, or by a socket that has no ports: then it has a port of any part.
-void choose_port_in_slice(int fd) {
-  if (slice != 0) sys::call(__NR_setsockopt, fd, IPPROTO_IP, kIpLocalPortRange, &slice, sizeof(slice));
+void PortChoice::set() {
+  const uint32_t range = range_.option();
+  if (sys::call(__NR_setsockopt, fd_, IPPROTO_IP, kIpLocalPortRange, &range, sizeof(range)) != 0)
+    ports_left_ = 0;
 }
 
 const void* to_machine_in_table(const void* name, uint32_t length, sockaddr_storage& copy) {
@@ -120,6 +151,11 @@ const void* to_machine_in_table(const void* name, uint32_t length, sockaddr_stor
   std::memcpy(&copy, name, length);
   put(&copy, at);
   return &copy;
+}
+
+bool leaves_port_open_in_table(const void* name, uint32_t length) {
+  PortAt at;
+  return program_memory::may_read(name, length) && take(name, length, at) && at.port == 0;
 }
 
 void to_job_in_table(void* name, uint32_t room, bool own) {

@@ -35,17 +35,40 @@ long read(const char* directory);
 void set(std::span<const AddressLine> table);
 
 // Several parts of the job are on this host: a port that the kernel chooses for this socket is to be one of
-// this part's. So the port tells which part is at the other end. Before the socket has an address.
-void choose_port_in_slice(int fd);
-inline void before_address(int fd) {
-  if (__builtin_expect(count.load(std::memory_order_relaxed) != 0, 0)) choose_port_in_slice(fd);
-}
+// this part's, and no other's. So the port tells which part is at the other end. Made before a call that may
+// give the socket an address; the call is made again as often as again() says.
+class PortChoice {
+ public:
+  // may_choose: the call may give the socket a port that it does not name.
+  explicit PortChoice(int fd, bool may_choose = true) : fd_(fd) {
+    if (__builtin_expect(count.load(std::memory_order_relaxed) != 0, 0) && may_choose) choose();
+  }
+  // After the call: the kernel had no port there, and there are others.
+  bool again(long result) {
+    return __builtin_expect(ports_left_ != 0, 0) && result < 0 && choose_next(result);
+  }
+
+ private:
+  void choose();
+  bool choose_next(long result);
+  void set();
+  const int fd_;
+  PortRange range_{};
+  uint32_t ports_left_ = 0;  // of the slice, not tried yet; 0: the kernel chooses as ever
+};
 
 // The address where it is now, in `copy` if that is another. Not an address of the job: `name` itself.
 const void* to_machine_in_table(const void* name, uint32_t length, sockaddr_storage& copy);
 inline const void* to_machine(const void* name, uint32_t length, sockaddr_storage& copy) {
   if (__builtin_expect(count.load(std::memory_order_relaxed) == 0, 1) || name == nullptr) return name;
   return to_machine_in_table(name, length, copy);
+}
+
+// An Internet address of port 0. Without a table: false.
+bool leaves_port_open_in_table(const void* name, uint32_t length);
+inline bool leaves_port_open(const void* name, uint32_t length) {
+  return __builtin_expect(count.load(std::memory_order_relaxed) != 0, 0) && name != nullptr &&
+         leaves_port_open_in_table(name, length);
 }
 
 // Turns what the kernel has put there, `room` bytes at most, into what the program knows.

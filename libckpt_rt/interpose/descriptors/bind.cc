@@ -13,8 +13,12 @@ namespace ckpt::calls {
 
 long bind(int fd, const void* address, uint32_t length) {
   sockaddr_storage copy;
-  addresses::before_address(fd);
-  const long result = sys::call(__NR_bind, fd, addresses::to_machine(address, length, copy), length);
+  const void* const to = addresses::to_machine(address, length, copy);
+  addresses::PortChoice port(fd, addresses::leaves_port_open(to, length));
+  long result;
+  do {
+    result = sys::call(__NR_bind, fd, to, length);
+  } while (port.again(result));
   auto* name = static_cast<const sockaddr_un*>(address);
   constexpr size_t kPath = offsetof(sockaddr_un, sun_path);
   if (result == 0 && length > kPath && length <= sizeof(*name) && name->sun_family == AF_UNIX &&
