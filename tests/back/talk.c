@@ -39,6 +39,14 @@ int main(void) {
       unsigned sum = 0;
       for (int i = 0; i < 4096; ++i) sum += page[i];
       printf("%u", sum);
+    } else if (is(line, "stack")) {
+      const stack_t stack = {mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 0,
+                             65536};
+      printf("%d", sigaltstack(&stack, NULL));
+    } else if (is(line, "alternate")) {
+      stack_t stack;
+      sigaltstack(NULL, &stack);
+      printf("%d %zu", stack.ss_flags, stack.ss_size);
     } else if (is(line, "child")) {  // lives on; what it is sent by the pair it sends back
       if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return 1;
       const pid_t child = fork();

@@ -87,6 +87,33 @@ class Talking(unittest.TestCase):
         return os.path.join(self.directory, "talk.000001.job")
 
 
+# As sigaltstack(2) takes it: address, flags, bytes.
+class AlternateStack(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("bytes", ctypes.c_size_t)]
+
+
+class BackFromAlternateStack(Talking):
+    """Who executes the program has an alternate signal stack. The program has none, but the kernel keeps flags of it."""
+    def setUp(self):
+        self.memory = ctypes.create_string_buffer(1 << 16)
+        self.set_stack(0)
+        super().setUp()
+        self.set_stack(2)  # SS_DISABLE
+
+    def set_stack(self, flags):
+        stack = AlternateStack(ctypes.addressof(self.memory), flags, len(self.memory))
+        self.assertEqual(ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None), 0)
+
+    def test_a_stack_set_since_is_gone(self):
+        self.assertEqual(self.ask("alternate"), "2 0")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("stack"), "0")
+        self.assertEqual(self.ask("alternate"), "0 65536")
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("alternate"), "2 0")
+        self.ckpt("now", str(self.pid))
+
+
 class Back(Talking):
     def test_memory_mapped_after_going_back_is_in_the_next_image(self):
         self.ckpt("now", str(self.pid))

@@ -146,6 +146,10 @@ void forget_rseq_area() {
 void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   slot.tid = sys::gettid();
   slot.frame = frame;
+  // A program that was executed by a thread with an alternate stack has none, but the kernel's flags of it
+  // stay. From a frame it would not take them: a process that was restarted, or has gone back, would keep the
+  // stack that it has meanwhile.
+  if (frame->uc_stack.ss_size == 0) frame->uc_stack.ss_flags = SS_DISABLE;
   sys::call(__NR_arch_prctl, ARCH_GET_FS, &slot.fs_base);
   sys::call(__NR_arch_prctl, ARCH_GET_GS, &slot.gs_base);
   sys::call(__NR_get_robust_list, 0L, &slot.robust_list, &slot.robust_list_len);
