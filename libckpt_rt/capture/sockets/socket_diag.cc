@@ -61,6 +61,27 @@ bool SocketDiag::open() {
   return buffer_ != nullptr && socket_.valid();
 }
 
+template <typename Question, typename Visit>
+SocketDiag::Answer SocketDiag::ask_list(Question& question, size_t least, Visit visit) {
+  if (!open()) return Answer::kNone;
+  question.header = {sizeof(question), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
+  if (sys::failed(sys::call(__NR_sendto, socket_.get(), &question, sizeof(question), 0, 0L, 0)))
+    return Answer::kNone;
+  for (;;) {
+    // The kernel has the answer ready before sendto and recvfrom return: nothing to wait for.
+    const long n = sys::call(__NR_recvfrom, socket_.get(), buffer_, kBufferBytes, MSG_DONTWAIT, 0L, 0L);
+    if (n <= 0) return Answer::kInPart;
+    auto* header = reinterpret_cast<const nlmsghdr*>(buffer_);
+    for (auto left = static_cast<unsigned>(n); NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
+      if (header->nlmsg_type == NLMSG_DONE) return Answer::kAll;
+      if (header->nlmsg_type == NLMSG_ERROR) return Answer::kInPart;
+      if (header->nlmsg_len < NLMSG_LENGTH(least) || visit(*header)) continue;
+      socket_.reset();  // with the rest of the answer
+      return Answer::kLeft;
+    }
+  }
+}
+
 bool SocketDiag::take_unix(const nlmsghdr& header) {
   auto* message = static_cast<const unix_diag_msg*>(NLMSG_DATA(&header));
   UnixSocketFacts facts{};
@@ -112,30 +133,16 @@ bool SocketDiag::read_unix_listening() { return ask_unix(1u << kListen); }
 
 bool SocketDiag::ask_unix(uint32_t states) {
   unix_.clear();
-  if (!open()) return false;
   struct {
     nlmsghdr header;
     unix_diag_req request;
   } ask{};
-  ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
   ask.request.sdiag_family = AF_UNIX;
   ask.request.udiag_states = states;
   ask.request.udiag_show = UDIAG_SHOW_VFS | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS;
-  if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return false;
-  for (bool more = true; more;) {
-    // The kernel has the answer ready before sendto and recvfrom return: nothing to wait for.
-    const long n = sys::call(__NR_recvfrom, socket_.get(), buffer_, kBufferBytes, MSG_DONTWAIT, 0L, 0L);
-    if (n <= 0) return false;
-    auto* header = reinterpret_cast<const nlmsghdr*>(buffer_);
-    for (auto left = static_cast<unsigned>(n); NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
-      if (header->nlmsg_type == NLMSG_ERROR) return false;
-      if (header->nlmsg_type == NLMSG_DONE) {
-        more = false;
-        break;
-      }
-      if (header->nlmsg_len >= NLMSG_LENGTH(sizeof(unix_diag_msg)) && !take_unix(*header)) return false;
-    }
-  }
+  const Answer answer =
+      ask_list(ask, sizeof(unix_diag_msg), [&](const nlmsghdr& header) { return take_unix(header); });
+  if (answer != Answer::kAll) return false;
   std::sort(unix_.begin(), unix_.end(),
             [](const UnixSocketFacts& a, const UnixSocketFacts& b) { return a.inode < b.inode; });
   return true;
@@ -147,30 +154,22 @@ const UnixSocketFacts* SocketDiag::find_unix(uint32_t inode) const {
   return at != unix_.end() && at->inode == inode ? at : nullptr;
 }
 
+// A family that the kernel does not have is none that anybody uses.
 template <typename Visit>
 bool SocketDiag::dump_internet(uint8_t protocol, uint32_t states, uint16_t port, Visit visit) {
   for (uint8_t family : {AF_INET, AF_INET6}) {
-    if (!open()) return false;
     struct {
       nlmsghdr header;
       inet_diag_req_v2 request;
     } ask{};
-    ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
     ask.request.sdiag_family = family;
     ask.request.sdiag_protocol = protocol;
     ask.request.idiag_states = states;
     ask.request.id.idiag_sport = port;
-    if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return false;
-    for (bool more = true; more;) {
-      const long n = sys::call(__NR_recvfrom, socket_.get(), buffer_, kBufferBytes, MSG_DONTWAIT, 0L, 0L);
-      if (n <= 0) break;
-      auto* header = reinterpret_cast<const nlmsghdr*>(buffer_);
-      for (auto left = static_cast<unsigned>(n); NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
-        more = header->nlmsg_type != NLMSG_DONE && header->nlmsg_type != NLMSG_ERROR;
-        if (!more || header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) break;
-        if (!visit(*static_cast<const inet_diag_msg*>(NLMSG_DATA(header)), *header)) return false;
-      }
-    }
+    const Answer answer = ask_list(ask, sizeof(inet_diag_msg), [&](const nlmsghdr& header) {
+      return visit(*static_cast<const inet_diag_msg*>(NLMSG_DATA(&header)), header);
+    });
+    if (answer == Answer::kNone || answer == Answer::kLeft) return false;
   }
   return true;
 }

@@ -89,7 +89,16 @@ class SocketDiag {
   TcpFacts ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope);
 
  private:
+  enum class Answer {
+    kAll,
+    kNone,
+    kInPart,
+    kLeft
+  };  // kNone: the question cannot be asked; kLeft: by the visitor
   bool open();
+  // Asks for a list, and hands its messages of `least` bytes and more to visit(header), while that is true.
+  template <typename Question, typename Visit>
+  Answer ask_list(Question& question, size_t least, Visit visit);
   bool ask_unix(uint32_t states);
   bool take_unix(const nlmsghdr& header);
   // All of these protocol and states, to visit(const inet_diag_msg&, its nlmsghdr), while that is true.
