@@ -135,7 +135,7 @@ enum class BackDescriptor : uint32_t {
   kSend = 19,        // fd: socket, data: one message, or a part of a stream
   kGroup = 20,       // a: process group
   kForeground = 21,  // a: process group, of the controlling terminal
-  kFlush = 22,       // fd: master of a pseudo-terminal, data: MasterDetail, its settings
+  kFlush = 22,       // fd: master of a pseudo-terminal, data: MasterDetail and a begun line
   kEnter = 23,       // a: as of kPlace: the working directory, which had been removed
 };
 enum RefillFlag : int64_t {

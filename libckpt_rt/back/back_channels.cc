@@ -147,7 +147,7 @@ long BackRun::change_channel(const BackDescriptorOp& op) {
     case BackDescriptor::kForeground:
       return set_foreground(static_cast<int>(op.a));
     case BackDescriptor::kFlush:
-      return back_terminal::empty(op.fd, data);
+      return back_terminal::empty(op.fd, {data, op.bytes});
     default:
       return -EINVAL;
   }

@@ -1,6 +1,7 @@
 #include "libckpt_rt/back/back_terminal.h"
 
 #include <asm/termbits.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -9,6 +10,7 @@
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
+#include "base/terminals/begun_line.h"
 #include "image/format/records/terminal_records.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -47,9 +49,12 @@ void flush(int master) {
 
 }  // namespace
 
-long empty(int master, const std::byte* bytes) {
+long empty(int master, std::span<const std::byte> detail) {
   MasterDetail was;
-  std::memcpy(&was, bytes, sizeof(was));
+  if (detail.size() < sizeof(was)) return -EINVAL;
+  std::memcpy(&was, detail.data(), sizeof(was));
+  const auto line = detail.subspan(sizeof(was));
+  const bool quotes = (was.flags & kMasterQuotes) != 0;
   flush(master);
   drain(master);
   struct termios settings {};
@@ -74,7 +79,10 @@ long empty(int master, const std::byte* bytes) {
   sys::call(__NR_ioctl, master, TIOCSWINSZ, &size);
   drain(master);
   if ((was.flags & kMasterEnded) != 0) sys::call(__NR_write, master, &was.characters[VEOF], 1L);
-  return 0;
+  if (line.empty() && !quotes) return 0;
+  const ScopedFd slave(
+      static_cast<int>(sys::call(__NR_ioctl, master, kGetPeer, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC)));
+  return slave.valid() ? type_begun_line(master, slave.get(), line, quotes) : slave.get();
 }
 
 }  // namespace ckpt::back_terminal

@@ -5,11 +5,12 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 namespace ckpt::back_terminal {
 
-// Takes out what is in it, both ways, and sets it as it was. master: its descriptor; detail: MasterDetail. 0,
-// or -errno.
-long empty(int master, const std::byte* detail);
+// Takes out what is in it, both ways, and sets it as it was. master: its descriptor; detail: MasterDetail and
+// the line that was begun. 0, or -errno.
+long empty(int master, std::span<const std::byte> detail);
 
 }  // namespace ckpt::back_terminal

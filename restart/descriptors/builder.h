@@ -127,6 +127,8 @@ class DescriptorBuilder {
   // terminals.cc
   bool is_of_own_terminal(const ParsedOpenFile& file) const;
   Result<ScopedFd> make_master(const ParsedOpenFile& file);
+  // The line that was begun in the other end (terminal_records.h).
+  void type_line(const ParsedOpenFile& file, int master, Blob line, bool quotes) const;
   Result<ScopedFd> open_own_terminal(const ParsedOpenFile& file);
   // anonymous.cc
   Result<ScopedFd> make_eventfd(const ParsedOpenFile& file);

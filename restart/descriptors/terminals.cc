@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/terminals/begun_line.h"
 #include "image/format/records/terminal_records.h"
 #include "restart/descriptors/builder.h"
 
@@ -38,6 +39,18 @@ bool DescriptorBuilder::is_of_own_terminal(const ParsedOpenFile& file) const {
          std::any_of(meta_.open_files.begin(), meta_.open_files.end(), [&](const ParsedOpenFile& other) {
            return is_terminal_master(other) && terminal_number(other) == number;
          });
+}
+
+void DescriptorBuilder::type_line(const ParsedOpenFile& file, int master, Blob line, bool quotes) const {
+  int locked = 0, unlocked = 0;
+  ioctl(master, TIOCGPTLCK, &locked);
+  ioctl(master, TIOCSPTLCK, &unlocked);
+  const ScopedFd slave(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ioctl(master, TIOCSPTLCK, &locked);
+  const long r = slave.valid() ? type_begun_line(master, slave.get(), line, quotes) : -errno;
+  if (r != 0)
+    say("{}: the line that was begun in it is lost ({})", describe(file, first_descriptor(file)),
+        errno_name(static_cast<int>(-r)));
 }
 
 // The kernel gives the lowest number that is free. Masters with other numbers are held until all are made: to
@@ -94,8 +107,11 @@ Result<ScopedFd> DescriptorBuilder::make_master(const ParsedOpenFile& file) {
     }
     const winsize size{d.rows, d.columns, d.width, d.height};
     ioctl(made.get(), TIOCSWINSZ, &size);
-    if (packets != 0) ioctl(made.get(), TIOCPKT, &packets);
     if ((d.flags & kMasterEnded) != 0) (void)!write(made.get(), &d.characters[VEOF], 1);
+    const Blob line = begun_line(file);
+    const bool quotes = (d.flags & kMasterQuotes) != 0;
+    if (!line.empty() || quotes) type_line(file, made.get(), line, quotes);
+    if (packets != 0) ioctl(made.get(), TIOCPKT, &packets);
   });
   return made;
 }

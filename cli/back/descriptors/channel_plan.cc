@@ -180,8 +180,8 @@ class ChannelPlan {
     return {};
   }
 
-  // A pseudo-terminal of the job's own. At a checkpoint nothing is in it (docs/descriptors.md), so what is in
-  // it now is dropped.
+  // A pseudo-terminal of the job's own. At a checkpoint nothing is in it but a line that was begun, so what
+  // is in it now is dropped.
   Result<void> terminals() {
     for (const PlannedMember& m : members_) {
       for (const auto& f : m.then->open_files) {
@@ -196,7 +196,10 @@ class ChannelPlan {
       if ((was.flags & kFixed) != (is.flags & kFixed))
         return refuse(u, "is a pseudo-terminal of which the other end was closed, opened or stopped since");
       const auto bytes = std::as_bytes(std::span(&was, 1));
-      add(u, BackDescriptor::kFlush, 0).data.assign(bytes.begin(), bytes.end());
+      auto& data = add(u, BackDescriptor::kFlush, 0).data;
+      data.assign(bytes.begin(), bytes.end());
+      const Blob line = begun_line(*u.file);
+      data.insert(data.end(), line.begin(), line.end());
     }
     return {};
   }

@@ -12,6 +12,7 @@ namespace ckpt {
 
 inline constexpr auto kTerminalMaster = static_cast<OpenFileKind>(43);
 inline constexpr auto kMasterDetail = static_cast<OpenFileDetail>(23);
+inline constexpr auto kBegunLineDetail = static_cast<OpenFileDetail>(26);
 inline constexpr uint32_t kTerminalSlaveMajor = 136;
 
 enum MasterFlag : uint32_t {
@@ -20,6 +21,7 @@ enum MasterFlag : uint32_t {
   kMasterStopped = 1u << 3,     // output is stopped (TCOOFF, ^S)
   kMasterLeft = 1u << 2,        // whoever had the other end has closed it: reading gives EIO, not nothing yet
   kMasterEnded = 1u << 4,       // an end of input waits for the other end, and nothing else (Ctrl-D, VEOF)
+  kMasterQuotes = 1u << 5,      // the next byte that is typed is taken as it is (Ctrl-V, VLNEXT)
 };
 
 struct MasterDetail {
@@ -28,6 +30,12 @@ struct MasterDetail {
   uint8_t discipline;
   uint8_t characters[19];
   uint16_t rows, columns, width, height;
+};
+
+// A line that was begun in the other end, and has no end yet. Its bytes follow, filled up to a multiple of 8.
+struct BegunLineDetail {
+  uint32_t length;
+  uint32_t reserved;
 };
 
 }  // namespace ckpt

@@ -11,8 +11,8 @@
 #include "base/raii_fd.h"
 #include "image/format/object_number.h"
 #include "libckpt_rt/capture/sockets/refusals.h"
-#include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/capture/sockets/waiting/unsent_bytes.h"
+#include "libckpt_rt/core/kernel/file_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -93,7 +93,7 @@ Result<void> Connections::look_at(SocketLook& look, SocketState& s, std::span<co
       sender.reset(access_.borrow(*other));
     }
   }
-  const SocketTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
+  const FileTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
   if (!turn.taken()) return has_no_turn(d);
   bool whole = true;
   if (!has_both_ends(s)) {

@@ -16,7 +16,7 @@
 #include "libckpt_rt/capture/sockets/noted/group_filters.h"
 #include "libckpt_rt/capture/sockets/noted/multicast_choices.h"
 #include "libckpt_rt/capture/sockets/refusals.h"
-#include "libckpt_rt/capture/sockets/socket_turn.h"
+#include "libckpt_rt/core/kernel/file_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Sockets: what they are, which is whose other end. Looked at in the stop only, on duplicates that do not
@@ -80,7 +80,7 @@ Result<void> SocketCapture::look(SocketLook& look) {
     }
     ScopedFd socket(access_.borrow(d));
     if (!socket.valid()) continue;  // stays kOther, and a note says so
-    const SocketTurn turn(socket.get());
+    const FileTurn turn(socket.get());
     if (!turn.taken()) return has_no_turn(d);
     SocketState s{};
     s.entry = static_cast<uint32_t>(i);

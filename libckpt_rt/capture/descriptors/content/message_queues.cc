@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "image/format/object_number.h"
-#include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
+#include "libckpt_rt/core/kernel/file_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -72,7 +72,7 @@ Result<void> MessageQueues::copy(size_t first_in_order, DescriptorContents& to) 
   const uint64_t limits = static_cast<uint64_t>(now.most) << 32 | static_cast<uint32_t>(now.size);
   for (const uint32_t k : files_.same_inode(first_in_order)) files_.entries()[k].value = limits;
   // Every member that has it looks at it.
-  const SocketTurn turn(queue.get());
+  const FileTurn turn(queue.get());
   if (!turn.taken() || sys::call(__NR_mq_getsetattr, queue.get(), nullptr, &now) != 0)
     return notes_.add(kNoRestart,
                       "descriptor {} ({}): another process keeps the message queue from being looked at",

@@ -11,7 +11,9 @@
 #include "base/memory/bytes.h"
 #include "base/raii_fd.h"
 #include "image/format/records/terminal_records.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/capture/descriptors/kinds/file_systems.h"
+#include "libckpt_rt/capture/descriptors/kinds/terminal_holders.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -191,6 +193,12 @@ Result<void> Classifier::classify_device(CapturedDescriptor& d, std::string_view
   const bool is_character = S_ISCHR(d.now.mode);
   if (is_character && d.now.rdev == makedev(5, 2)) {
     d.kind = kTerminalMaster;
+    // One that is opened between here and the stop is the program's own.
+    if (!access_.stands()) {
+      d.held_by = terminal_holders::above_job(
+          job::own_job.identity.root,
+          terminal_holders::number_of_master(sys::getpid(), access_.tid_of(d), d.fd));
+    }
   } else if (is_character && is_terminal(d.now.rdev, path)) {
     d.kind = OpenFileKind::kTerminal;
   } else if (can_be_opened_again(d.now.mode, d.now.rdev)) {

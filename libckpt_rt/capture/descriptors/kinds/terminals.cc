@@ -2,14 +2,18 @@
 
 #include <asm/termbits.h>
 #include <fcntl.h>
+#include <linux/tty.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 
 #include <cstring>
+#include <optional>
 
 #include "base/memory/bytes.h"
 #include "base/raii_fd.h"
+#include "base/terminals/begun_line.h"
 #include "image/format/records/terminal_records.h"
+#include "libckpt_rt/core/kernel/file_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -34,20 +38,25 @@ struct Input {
   bool stopped = false;  // output of the other end
 };
 
-// The other end is opened for a moment; not where nobody has it: closing it would then be seen.
-Input look_at_input(int master) {
-  Input input;
-  pollfd ready{master, POLLIN, 0};
-  sys::call(__NR_poll, &ready, 1L, 0L);
-  if ((ready.revents & POLLHUP) != 0) return input;
+// For the time of the look. Not where nobody has it: closing it would then be seen.
+ScopedFd open_other_end(int master) {
+  int locked = 0;
+  pollfd left{master, POLLIN, 0};
+  sys::call(__NR_poll, &left, 1L, 0L);
+  if ((left.revents & POLLHUP) != 0 ||
+      (sys::call(__NR_ioctl, master, TIOCGPTLCK, &locked) == 0 && locked != 0))
+    return {};
   const long peer = sys::call(__NR_ioctl, master, kGetPeer, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-  if (sys::failed(peer)) return input;
-  const ScopedFd slave(static_cast<int>(peer));
+  return ScopedFd(sys::failed(peer) ? -1 : static_cast<int>(peer));
+}
+
+Input look_at_input(int slave) {
+  Input input;
   // A stopped slave takes nothing although the master has nothing to read.
-  pollfd ready_to_write{slave.get(), POLLOUT, 0};
+  pollfd ready_to_write{slave, POLLOUT, 0};
   input.stopped = sys::call(__NR_poll, &ready_to_write, 1L, 0L) == 0;
   short events = 0;
-  input.bytes = has_bytes(slave.get(), events);
+  input.bytes = has_bytes(slave, events);
   // An end of input (Ctrl-D) on an empty line waits as a line without bytes: poll alone tells it.
   input.end = !input.bytes && (events & POLLIN) != 0;
   return input;
@@ -62,11 +71,17 @@ Result<void> Terminals::look_at_master(CapturedDescriptor& d) {
   const ScopedFd master(access_.borrow(d));
   uint32_t number = 0;
   struct termios settings {};
-  if (!master.valid() || sys::call(__NR_ioctl, master.get(), TIOCGPTN, &number) != 0 ||
-      sys::call(__NR_ioctl, master.get(), TCGETS, &settings) != 0) {
+  if (!master.valid() || sys::call(__NR_ioctl, master.get(), TIOCGPTN, &number) != 0) {
     return notes_.add(kNoRestart, "descriptor {} ({}) is a terminal that cannot be made again", d.fd, d.path);
   }
   d.value = number;
+  // The look at a line that was begun changes the settings and what the master reads, for a moment.
+  const ScopedFd slave = open_other_end(master.get());
+  std::optional<FileTurn> turn;
+  if (slave.valid()) turn.emplace(slave.get());
+  if ((turn && !turn->taken()) || sys::call(__NR_ioctl, master.get(), TCGETS, &settings) != 0) {
+    return notes_.add(kNoRestart, "descriptor {} ({}) is a terminal that cannot be made again", d.fd, d.path);
+  }
   MasterDetail detail{};
   int set = 0;
   if (sys::call(__NR_ioctl, master.get(), TIOCGPKT, &set) == 0 && set != 0) detail.flags |= kMasterPacketMode;
@@ -90,13 +105,30 @@ Result<void> Terminals::look_at_master(CapturedDescriptor& d) {
   // What a master in packet mode has not been told yet (that its slave was flushed, stopped) waits without
   // bytes: POLLPRI tells it.
   const bool output = has_bytes(master.get(), events) || (events & POLLPRI) != 0;
-  const Input input = (detail.flags & kMasterLocked) == 0 ? look_at_input(master.get()) : Input();
+  const Input input = slave.valid() ? look_at_input(slave.get()) : Input();
   if (input.stopped) detail.flags |= kMasterStopped;
   if (input.end) detail.flags |= kMasterEnded;
   const bool passing = output || input.bytes;
+  std::span<const std::byte> line;
+  const bool gives_lines = (settings.c_lflag & ICANON) != 0 && settings.c_line == N_TTY;
+  // Behind an end of input the kernel's poll does not wait for what is under way.
+  if (slave.valid() && gives_lines && !passing && !input.end) {
+    auto begun = look_at_line(d, {master.get(), slave.get(), number, input.stopped});
+    if (!begun.ok()) return begun.error();
+    if (begun->quotes) detail.flags |= kMasterQuotes;
+    line = begun->bytes;
+  }
   ByteWriter out(files_.arena());
   out.put(DetailHeader{static_cast<uint32_t>(kMasterDetail), sizeof(detail)});
   out.put(detail);
+  if (!line.empty()) {
+    const auto length = static_cast<uint32_t>(line.size());
+    out.put(DetailHeader{static_cast<uint32_t>(kBegunLineDetail),
+                         static_cast<uint32_t>(sizeof(BegunLineDetail) + (line.size() + 7) / 8 * 8)});
+    out.put(BegunLineDetail{length, 0});
+    out.raw(line.data(), line.size());
+    out.pad_to(8);
+  }
   if (!out.ok()) return arena_full(files_.arena());
   d.details = out.span().data();
   d.details_len = static_cast<uint32_t>(out.size());
@@ -107,6 +139,29 @@ Result<void> Terminals::look_at_master(CapturedDescriptor& d) {
       "descriptor {} ({}): what was written {} /dev/pts/{} is not read yet, and cannot be saved: ask "
       "again later",
       d.fd, d.path, output ? "into" : "to be read from", number);
+}
+
+Result<Terminals::Begun> Terminals::look_at_line(const CapturedDescriptor& d, const Ends& ends) {
+  if (ends.stopped || d.held_by != 0) {
+    CKPT_TRY(notes_.add(
+        kChanged,
+        "descriptor {} ({}): whether a line was begun in /dev/pts/{} cannot be seen, for {}: "
+        "it is lost at a restart",
+        d.fd, d.path, ends.number,
+        d.held_by != 0 ? "a process outside the job has the terminal as well" : "its output is stopped"));
+    return Begun{};
+  }
+  auto* room = static_cast<std::byte*>(files_.arena().allocate(kMostOfBegunLine, 1));
+  if (room == nullptr) return arena_full(files_.arena());
+  const BegunLine line = look_at_begun_line(ends.master, ends.slave, {room, kMostOfBegunLine});
+  if (!line.known) {
+    CKPT_TRY(
+        notes_.add(kChanged,
+                   "descriptor {} ({}): the line that was begun in /dev/pts/{} is too long to be seen: it "
+                   "is lost at a restart",
+                   d.fd, d.path, ends.number));
+  }
+  return Begun{{room, line.known ? line.length : 0}, line.quotes};
 }
 
 Result<void> Terminals::look_at_terminal(CapturedDescriptor& d) {

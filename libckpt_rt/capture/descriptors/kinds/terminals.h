@@ -2,8 +2,12 @@
 // pseudo-terminals, which nobody but the program can make again.
 //
 // Owner:     DescriptorCapture. Callers: the agent, in the stop.
-// Never:     reads or writes a byte of a terminal.
+// Never:     takes a byte that the program has written or would read. A line that was begun is printed by the
+//            terminal, and that answer alone is read.
 #pragma once
+
+#include <cstddef>
+#include <span>
 
 #include "base/result.h"
 #include "libckpt_rt/capture/descriptors/table/access.h"
@@ -22,7 +26,18 @@ class Terminals {
   Result<void> look_stopped();
 
  private:
+  struct Ends {
+    int master, slave;
+    uint32_t number;  // N of /dev/pts/N
+    bool stopped;     // output, TCOOFF
+  };
+  struct Begun {
+    std::span<const std::byte> bytes;
+    bool quotes = false;
+  };
+
   Result<void> look_at_master(CapturedDescriptor& d);
+  Result<Begun> look_at_line(const CapturedDescriptor& d, const Ends& ends);
   Result<void> look_at_terminal(CapturedDescriptor& d);
 
   OpenFiles& files_;

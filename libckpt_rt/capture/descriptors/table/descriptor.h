@@ -59,6 +59,7 @@ struct CapturedDescriptor {
   bool path_in_doubt;  // may have been renamed since prepare
   bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
   uint64_t value;      // as OpenFileRecord::value
+  int held_by;         // of a terminal's master: a process above the job that has it too; 0: none
   std::string_view watches;  // of inotify: fdinfo as of the stop, until the files are named
   const std::byte* details;
   uint32_t details_len;

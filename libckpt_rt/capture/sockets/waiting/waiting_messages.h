@@ -1,7 +1,7 @@
 // What waits to be received. MSG_PEEK with an offset (SO_PEEK_OFF) reads on without taking anything; the
 // offset and what else was set are put back before the program runs.
 //
-// Owner:     SocketCapture. Callers: the agent, in the stop, with the turn of the socket (socket_turn.h).
+// Owner:     SocketCapture. Callers: the agent, in the stop, with the turn of the socket (file_turn.h).
 // Never:     takes a byte, a message or an error out of a socket.
 #pragma once
 

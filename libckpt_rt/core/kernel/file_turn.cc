@@ -1,4 +1,4 @@
-#include "libckpt_rt/capture/sockets/socket_turn.h"
+#include "libckpt_rt/core/kernel/file_turn.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ uint64_t number_of(int socket) {
 // Not F_SETLKW, which may last: a stopped process keeps its turn.
 bool take(int socket) {
   constexpr timespec kWhile{0, 50'000};
-  const int64_t until = now_ns() + SocketTurn::kLongestTurn;
+  const int64_t until = now_ns() + FileTurn::kLongestTurn;
   for (;;) {
     const long r = lock(socket, F_WRLCK);
     // Where there are no such locks nobody can have one.
@@ -41,13 +41,13 @@ bool take(int socket) {
 
 }  // namespace
 
-SocketTurn::SocketTurn(int socket, int other) : sockets_{socket, other} {
+FileTurn::FileTurn(int socket, int other) : sockets_{socket, other} {
   // In one order everywhere: two that want both never wait for each other.
   if (other >= 0 && number_of(other) < number_of(socket)) std::swap(sockets_[0], sockets_[1]);
   taken_ = take(sockets_[0]) && (sockets_[1] < 0 || take(sockets_[1]));
 }
 
-SocketTurn::~SocketTurn() {
+FileTurn::~FileTurn() {
   for (int socket : sockets_) {
     if (socket >= 0) lock(socket, F_UNLCK);
   }
