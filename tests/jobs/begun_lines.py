@@ -2,6 +2,7 @@
 """A line that was begun in a terminal of the job (no newline yet) comes back, and the look at it is not noticed: by who has the
 terminal, nor after a restart or `ckpt back`. Programs and terminals of their own, parts of lines, several generations."""
 import fcntl
+import json
 import os
 import struct
 import subprocess
@@ -14,7 +15,7 @@ from job_tree import CKPT, Tree
 
 # The parent has the master and does what it is told; the child has the other end and says what it reads. Both tell what they see.
 PROGRAM = r"""
-import fcntl, os, select, struct, sys, termios, time
+import fcntl, os, select, signal, struct, sys, termios, time
 m, s = os.openpty()
 if sys.argv[1] == 'packets': fcntl.ioctl(m, termios.TIOCPKT, struct.pack('i', 1))
 child = os.fork()
@@ -142,6 +143,43 @@ class BegunLines(unittest.TestCase):
         p.now()
         self.assertEqual(p.tell("facts()"), facts)
         self.assertEqual(len([n for n in p.tree.cost["notes"] if "too long to be seen" in n]), 1, p.tree.cost)
+
+    def is_not_looked_at(self, p, why, *options):
+        """Nobody notices anything, and a note says what is not seen."""
+        p.tell("globals().update(signals=0)")
+        p.tell("str(signal.signal(signal.SIGIO, lambda *a: globals().update(signals=signals + 1)))")
+        facts = p.tell("facts()")
+        done = subprocess.run([CKPT, "now", "--json", *options, str(p.root)], capture_output=True, text=True, check=False,
+                              env=job_tree.environment())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len([n for n in json.loads(done.stdout)["notes"] if why in n]), 1, done.stdout)
+        self.assertEqual(p.tell("facts()"), facts)
+        self.assertEqual(p.tell("signals"), 0)
+
+    def test_signals_for_what_arrives(self):
+        p = Program(self)
+        p.type(b"half a")
+        p.tell("fcntl.fcntl(m, fcntl.F_SETOWN, os.getpid())")
+        p.tell("fcntl.fcntl(m, fcntl.F_SETFL, fcntl.fcntl(m, fcntl.F_GETFL) | os.O_ASYNC)")
+        self.is_not_looked_at(p, "signals are sent for what arrives there")
+
+    def test_of_one_process_alone(self):
+        p = Program(self)
+        p.type(b"half a")
+        self.is_not_looked_at(p, "other processes run meanwhile", "--only")
+        p.type(b" line\n")
+        self.assertEqual(p.lines(1), [b"half a line\n"])
+
+    def test_a_terminal_without_keys(self):
+        """EXTPROC: whatever is typed can be read at once."""
+        p = Program(self)
+        p.tell("(lambda a: termios.tcsetattr(s, termios.TCSANOW, a[:3] + [a[3] | 0o200000] + a[4:]))(termios.tcgetattr(s))")
+        facts = p.tell("facts()")
+        p.now()
+        self.assertEqual(p.tell("facts()"), facts)
+        self.assertFalse([n for n in p.tree.cost.get("notes", []) if "line" in n], p.tree.cost)
+        p.type(b"half a")
+        self.assertEqual(p.lines(1), [b"half a"])
 
     def test_going_back(self):
         p = Program(self)

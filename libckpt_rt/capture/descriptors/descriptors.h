@@ -124,7 +124,7 @@ class DescriptorCapture {
   FileNames names_{files_, access_};
   EpollWatches epolls_{files_, access_, notes_};
   InotifyWatches inotify_{files_, access_, notes_};
-  Terminals terminals_{files_, access_, notes_};
+  Terminals terminals_{files_, access_, notes_, partners_};
   Classifier classifier_{files_, access_, names_, epolls_, inotify_};
   HeldInfo held_{files_, access_, classifier_};
   WorkingDirectory directory_{files_, classifier_};

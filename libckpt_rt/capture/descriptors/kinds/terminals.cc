@@ -1,10 +1,12 @@
 #include "libckpt_rt/capture/descriptors/kinds/terminals.h"
 
 #include <asm/termbits.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/tty.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 
 #include <cstring>
 #include <optional>
@@ -13,6 +15,7 @@
 #include "base/raii_fd.h"
 #include "base/terminals/begun_line.h"
 #include "image/format/records/terminal_records.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/core/kernel/file_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -110,7 +113,8 @@ Result<void> Terminals::look_at_master(CapturedDescriptor& d) {
   if (input.end) detail.flags |= kMasterEnded;
   const bool passing = output || input.bytes;
   std::span<const std::byte> line;
-  const bool gives_lines = (settings.c_lflag & ICANON) != 0 && settings.c_line == N_TTY;
+  // With EXTPROC no byte is a key, and what was typed can be read at once.
+  const bool gives_lines = (settings.c_lflag & (ICANON | EXTPROC)) == ICANON && settings.c_line == N_TTY;
   // Behind an end of input the kernel's poll does not wait for what is under way.
   if (slave.valid() && gives_lines && !passing && !input.end) {
     auto begun = look_at_line(d, {master.get(), slave.get(), number, input.stopped});
@@ -141,14 +145,29 @@ Result<void> Terminals::look_at_master(CapturedDescriptor& d) {
       d.fd, d.path, output ? "into" : "to be read from", number);
 }
 
+// A checkpoint of this process alone, while others of its job may set the terminal.
+bool Terminals::others_run() const {
+  if (partners_.any) return false;
+  const int root = job::own_job.identity.root;
+  return (root != 0 && root != sys::getpid()) ||
+         sys::call(__NR_waitid, P_ALL, 0L, 0L, WEXITED | WNOHANG | WNOWAIT | __WALL, 0L) != -ECHILD;
+}
+
+// nullptr: the look at a line that was begun is noticed by nobody.
+const char* Terminals::why_not_seen(const CapturedDescriptor& d, const Ends& ends) const {
+  if (d.held_by != 0) return "a process outside the job has the terminal as well";
+  if (others_run()) return "other processes run meanwhile, and may have the terminal as well";
+  if (ends.stopped) return "its output is stopped";
+  // SIGIO would tell the program of the answer.
+  return (d.now.open_flags & O_ASYNC) != 0 ? "signals are sent for what arrives there" : nullptr;
+}
+
 Result<Terminals::Begun> Terminals::look_at_line(const CapturedDescriptor& d, const Ends& ends) {
-  if (ends.stopped || d.held_by != 0) {
-    CKPT_TRY(notes_.add(
-        kChanged,
-        "descriptor {} ({}): whether a line was begun in /dev/pts/{} cannot be seen, for {}: "
-        "it is lost at a restart",
-        d.fd, d.path, ends.number,
-        d.held_by != 0 ? "a process outside the job has the terminal as well" : "its output is stopped"));
+  if (const char* why = why_not_seen(d, ends); why != nullptr) {
+    CKPT_TRY(notes_.add(kChanged,
+                        "descriptor {} ({}): whether a line was begun in /dev/pts/{} cannot be seen, for {}: "
+                        "it is lost at a restart",
+                        d.fd, d.path, ends.number, why));
     return Begun{};
   }
   auto* room = static_cast<std::byte*>(files_.arena().allocate(kMostOfBegunLine, 1));

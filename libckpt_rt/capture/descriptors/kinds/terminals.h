@@ -13,13 +13,14 @@
 #include "libckpt_rt/capture/descriptors/table/access.h"
 #include "libckpt_rt/capture/descriptors/table/notes.h"
 #include "libckpt_rt/capture/descriptors/table/open_files.h"
+#include "libckpt_rt/capture/descriptors/table/partners.h"
 
 namespace ckpt {
 
 class Terminals {
  public:
-  Terminals(OpenFiles& files, DescriptorAccess& access, DescriptorNotes& notes)
-      : files_(files), access_(access), notes_(notes) {}
+  Terminals(OpenFiles& files, DescriptorAccess& access, DescriptorNotes& notes, const Partners& partners)
+      : files_(files), access_(access), notes_(notes), partners_(partners) {}
   Terminals(const Terminals&) = delete;
   Terminals& operator=(const Terminals&) = delete;
 
@@ -39,10 +40,13 @@ class Terminals {
   Result<void> look_at_master(CapturedDescriptor& d);
   Result<Begun> look_at_line(const CapturedDescriptor& d, const Ends& ends);
   Result<void> look_at_terminal(CapturedDescriptor& d);
+  bool others_run() const;
+  const char* why_not_seen(const CapturedDescriptor& d, const Ends& ends) const;
 
   OpenFiles& files_;
   DescriptorAccess& access_;
   DescriptorNotes& notes_;
+  const Partners& partners_;
 };
 
 }  // namespace ckpt
