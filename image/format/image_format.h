@@ -59,6 +59,10 @@ struct ParentImage {
   char name[96];  // NUL-terminated, zeros behind
 };
 
+// The last 8 bytes of a run id are the first of its job's id: what one process executes one after the other
+// are runs of one job.
+inline constexpr size_t kRunIdOfJob = 8;
+
 struct FileHeader {
   uint8_t magic[8];     // kHeaderMagic
   uint32_t version;     // kFormatVersion

@@ -5,6 +5,7 @@
 
 #include "base/locks/lock_ranks.h"
 #include "base/memory/fork_path.h"
+#include "job/identity/own_job.h"
 #include "job/session/connecting.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
@@ -67,7 +68,7 @@ void forget_parent() {
   in_force::reset_in_child();
   this_process.generation = 0;
   if (!this_process.active) return;
-  new_run_id();
+  new_run_id(job::own_job.identity.id);
   own_directory::choose_in_child();
 }
 

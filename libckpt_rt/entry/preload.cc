@@ -317,7 +317,7 @@ __attribute__((constructor)) void start() {
     addresses::remember_name(hosts);
     addresses::read(job::own_job.identity.directory);
   }
-  new_run_id();
+  new_run_id(job::own_job.identity.id);
   if (!own_page::reserve(user_settings().dma, own_page::Where::kNearLibraries)) return;
   seccomp_state.before_program = count_seccomp_filters();
   if (install_signal_handler(own_signal.number) != 0) return;

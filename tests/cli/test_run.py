@@ -1,6 +1,8 @@
 """ckpt run: what it refuses, what it sets, where the program's own arguments begin."""
 
 import re
+import sys
+import time
 import unittest
 
 from support import *
@@ -193,6 +195,67 @@ class Starts(CkptTest):
         result = subprocess.run([self.path("bin/ckpt"), "run", "--", "true"], stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, env=clean_environment())
         self.check_refusal(result, NOT_FOUND, "libckpt_rt.so")
+
+    EXECUTES = r"""
+import os, sys, time
+def wait(name):
+    open(name + '.up', 'w').close()
+    while not os.path.exists(name): time.sleep(0.005)
+wait('first')
+later = "import os, time, ctypes\nctypes.CDLL(None).prctl(15, b'%s')\nopen('%s.up', 'w').close()\nwhile True: time.sleep(0.01)"
+if os.fork() == 0: os.execv(sys.executable, ['python3', '-c', later % ('child', 'child')])
+wait('second')
+code, program = sys.argv[1], os.memfd_create('in_memory')
+os.write(program, open(sys.executable, 'rb').read())
+os.execve(program if code == 'memfd' else '/bin/bash', ['bash', '-c', 'echo > third.up; sleep 1000'] if code != 'memfd' else
+          ['python3', '-c', later % ('third', 'third')], os.environ)
+"""
+
+    def newest_after_exec(self, how):
+        """One process, two programs one after the other: the newest image is of the later one."""
+        images = self.path(how)
+        program = subprocess.Popen([CKPT, "run", "--dir", images, "--", sys.executable, "-c", self.EXECUTES, how], cwd=self.directory,
+                                   env=clean_environment(), stdin=subprocess.DEVNULL)
+        self.addCleanup(program.wait)
+        self.addCleanup(program.kill)
+
+        def until(name):
+            deadline = time.monotonic() + 60
+            while not os.path.exists(self.path(name + ".up")):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.005)
+            os.unlink(self.path(name + ".up"))
+
+        def now(*options):
+            answer = self.ckpt("now", "--json", *options)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            return load(answer)["image"]
+
+        until("first")
+        now(program.pid)
+        open(self.path("first"), "w").close()
+        until("child")
+        until("second")
+        with open(f"/proc/{program.pid}/task/{program.pid}/children", encoding="ascii") as f:
+            child = int(f.read())
+        self.addCleanup(os.kill, child, 9)
+        open(self.path("second"), "w").close()
+        until("third")
+        newest = now("--only", program.pid)
+        show = self.ckpt("show", "--json", images)
+        self.assertEqual(show.returncode, OK, show.stderr)
+        self.assertEqual(load(show)["sequence"], int(newest.split(".")[-2]))
+        # A child is another process, though of the same job.
+        now("--only", child)
+        self.refuse(USAGE, "programs", "show", images)
+        for name in ("first", "second"):
+            os.unlink(self.path(name))
+
+    def test_newest_of_a_process_that_has_executed_another_program(self):
+        self.newest_after_exec("file")
+
+    def test_newest_of_a_process_that_has_executed_a_program_in_memory(self):
+        self.newest_after_exec("memfd")
 
 
 if __name__ == "__main__":

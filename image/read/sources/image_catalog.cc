@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "base/raii_fd.h"
+#include "image/format/image_format.h"
 #include "image/format/image_name.h"
 #include "image/format/io_error.h"
 #include "image/read/manifest.h"
@@ -89,6 +90,19 @@ bool is_gone(int dir_fd, const std::string& file) {
 }
 
 std::string run_of(const CatalogEntry& e) { return run_id_text(e.brief.run_id); }
+
+// One process that has executed other programs: its newest image is of the last of them.
+bool are_of_one_process(const std::vector<CatalogEntry>& entries) {
+  const CatalogEntry* first = nullptr;
+  for (const CatalogEntry& e : entries) {
+    if (!e.complete) continue;
+    if (first == nullptr) first = &e;
+    if (e.pid != first->pid || std::memcmp(e.brief.run_id + kRunIdOfJob, first->brief.run_id + kRunIdOfJob,
+                                           sizeof(e.brief.run_id) - kRunIdOfJob) != 0)
+      return false;
+  }
+  return true;
+}
 
 Error no_complete_image(const std::string& directory, const std::vector<CatalogEntry>& entries) {
   ShownPath shown = shown_path(directory.c_str());
@@ -193,7 +207,7 @@ Result<const CatalogEntry*> ImageCatalog::select(const std::string& selector) co
     programs.emplace(e.comm, e.file);
   }
   if (runs.empty()) return no_complete_image(directory_, entries_);
-  if (programs.size() > 1) {
+  if (programs.size() > 1 && !are_of_one_process(entries_)) {
     std::string names;
     for (const auto& [comm, file] : programs) names += (names.empty() ? "" : ", ") + comm + " (" + file + ")";
     return make_error(ExitCode::kUsage, 0, "{}: images of {} programs: give the file of one: {}", shown.text,

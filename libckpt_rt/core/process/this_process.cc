@@ -7,20 +7,23 @@
 #include "base/clock.h"
 #include "base/memory/fork_path.h"
 #include "base/sys.h"
+#include "image/format/image_format.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 constinit ThisProcess this_process;
 
-CKPT_START_PATH void new_run_id() {
+CKPT_START_PATH void new_run_id(const uint8_t* job) {
   uint8_t(&id)[16] = this_process.run_id;
   const long n = sys::call(__NR_getrandom, id, sizeof(id), 0L);
-  if (n == sizeof(id)) return;
   // No entropy yet, early at boot: time and pid tell runs apart.
-  const int64_t parts[2] = {now_ns(CLOCK_REALTIME), sys::getpid()};
-  static_assert(sizeof(parts) == sizeof(id));
-  std::memcpy(id, parts, sizeof(id));
+  if (n != sizeof(id)) {
+    const int64_t parts = now_ns(CLOCK_REALTIME) ^ int64_t { sys::getpid() } << 40;
+    static_assert(sizeof(parts) == kRunIdOfJob);
+    std::memcpy(id, &parts, sizeof(parts));
+  }
+  std::memcpy(id + kRunIdOfJob, job, sizeof(id) - kRunIdOfJob);
 }
 
 }  // namespace ckpt

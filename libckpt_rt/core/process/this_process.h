@@ -16,13 +16,13 @@ struct ThisProcess {
   bool active = false;      // preloaded, set up, not disabled
   int pid = 0;              // of the process that set it up; differs in a child that libc did not fork
   char name[16] = {};       // of the program, for image names
-  uint8_t run_id[16] = {};  // random: images of one timeline have the same
+  uint8_t run_id[16] = {};  // images of one timeline have the same; random, then the job's (kRunIdOfJob)
   uint32_t generation = 0;  // restarts this process has behind it
 };
 
 extern ThisProcess this_process;
 
-// A timeline of its own begins.
-void new_run_id();
+// A timeline of its own begins. job: the 16 bytes of its job's id.
+void new_run_id(const uint8_t* job);
 
 }  // namespace ckpt
