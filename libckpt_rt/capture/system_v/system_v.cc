@@ -155,7 +155,7 @@ class Capture {
         continue;
       }
       say("another process has set values of the System V semaphore set {} while this one owed it something "
-          "(SEM_UNDO), and the kernel cannot be asked what is left of that",
+          "(SEM_UNDO). What is left of that the kernel cannot be asked",
           r.id);
       break;
     }

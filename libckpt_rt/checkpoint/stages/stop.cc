@@ -221,9 +221,9 @@ Result<void> Stop::look(Watch& watch) {
   if (!memory_settings::capture_stopped(capture.map.mappings())) {
     parts_.space.note(
         kChanged,
-        "the program has more guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts "
-        "with a policy (mbind) than are remembered, or this kernel (Linux 6.13, 6.14) shows its guard "
-        "regions to nobody: after a restart some are ordinary memory");
+        "after a restart some guard regions (MADV_GUARD_INSTALL), sealed memory (mseal) or parts with a "
+        "policy (mbind) are ordinary memory. There are more than are remembered, or this kernel (Linux 6.13, "
+        "6.14) shows guard regions to nobody");
   }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());

@@ -42,9 +42,9 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
   if (facts.seccomp_filters > seccomp_state.before_program && !own_filters::come_back()) {
     space.note(
         kChanged,
-        "the program has forbidden itself system calls (seccomp) by filters of which not all is known (not "
-        "for the whole process, with a listener, or past libc): after a restart it has none, for the "
-        "kernel shows them to nobody");
+        "the program has filters of system calls (seccomp) of which not all is known: not for the whole "
+        "process, with a listener, or set past libc. After a restart it has none, for the kernel shows them "
+        "to nobody");
   }
   const bool filtered = is_filtered();
   struct statx root {};
