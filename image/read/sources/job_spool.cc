@@ -42,7 +42,7 @@ class Bytes {
   // As many as there are, at most `bytes`; less: its end. -1: errno.
   ssize_t read(void* to, size_t bytes) {
     size_t have = std::min(bytes, before_.size());
-    std::memcpy(to, before_.data(), have);
+    std::copy_n(before_.data(), have, static_cast<char*>(to));
     before_.remove_prefix(have);
     while (have < bytes) {
       const ssize_t n = ::read(fd_, static_cast<char*>(to) + have, bytes - have);
