@@ -74,7 +74,7 @@ Result<void> BackRun::stand() {
 
 // The same as for an image, but for the memory.
 Result<void> BackRun::describe() {
-  const int tid = stop_state.threads->tid;
+  const int tid = stop_state.first_thread();
   StoppedSamplers samplers;
   // Not looked at ahead of the stop: what is there is looked at now, and files of ours are closed again.
   DescriptorCapture descriptors;

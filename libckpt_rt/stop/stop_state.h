@@ -16,6 +16,9 @@ struct StopState {
   StopWorld world;
   ThreadSlot* threads = nullptr;  // valid in an image, and at restart
   bool leader_exited = false;
+  // Whose directory, umask and ids are the process's: the first one's, unless that has ended. Any other may
+  // have its own (unshare(2)).
+  int first_thread() const { return threads != nullptr && leader_exited ? threads->tid : sys::getpid(); }
   // Of every thread in each stop: the program's threads send each other signals (stop_world.h).
   bool look_at_signals = false;
 };

@@ -20,6 +20,7 @@ LONGEST = 240  # seconds, of a draw: most take three
 JOBS = ["pipeline", "make", "xargs", "sort", "tar", "fork", "spawn", "gcc"]
 PROGRAMS = ["mergesort", "hunters", "accounts", "churn", "heap", "locks", "threads", "shared", "sweep", "stacks", "bubblesort"]
 SEGMENTS = [4, 8, 16, 32, 64, 128, 256]  # KiB
+LEAST_AUTO = 64  # KiB, which a pool is measured by where the segment is chosen later
 COMPRESS = ["none"] * 4 + ["lz4", "zstd", "zstd:1", "zstd:9", "auto"]
 ENGINES = ["cpu"] * 6 + ["dma", "dma:200M:40:16K", "dma:2G:100:512", "dma:1G:10:256K"]
 MODES = ["auto", "realtime", "realtime", "realtime-large", "standing", "concurrent", "sequential", "fork"]
@@ -43,7 +44,9 @@ def draw(number):
     chance = random.Random(number)
     segment = chance.choice(SEGMENTS)
     settings = settings_of(chance)
-    size = "auto" if chance.random() < 0.1 else f"{segment}K"
+    size = f"{segment}K"
+    if chance.random() < 0.1:
+        size, segment = "auto", max(segment, LEAST_AUTO)
     if chance.random() < 0.25:
         settings.update(CKPT_MODE=chance.choice(MODES), CKPT_SEGMENT=size, CKPT_POOL=pool_of(chance, segment),
                         CKPT_INCREMENTS=chance.choice(["0", "0", "2", "5"]))

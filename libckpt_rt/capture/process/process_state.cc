@@ -271,12 +271,10 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   ProcessRecord& p = facts.process;
   p.pid = sys::getpid();
 
-  // Not our own thread's: its directory and umask are a copy from when it was started. The first thread's,
-  // unless that has ended: another may have a directory of its own (unshare(2)).
+  // Not our own thread's: its directory and umask are a copy from when it was started.
   char path[64];
-  const int first = leader_exited ? tid : sys::getpid();
   auto of_thread = [&](const char* name) {
-    *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/{}", first, name).out = '\0';
+    *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/{}", tid, name).out = '\0';
     return static_cast<const char*>(path);
   };
   long n = texts.read(ProcessTexts::kStatus, tid, leader_exited, text, kText);

@@ -86,7 +86,7 @@ class ProcessTexts {
   bool filtered_ = true;
 };
 
-// Both with the threads standing. tid: a thread of the program.
+// Both with the threads standing. tid: StopState::first_thread().
 Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
                                 ProcessFacts& facts);
 // All but the timers (process_timers.h). capture_shared_state_stopped: what every thread finds the same, by

@@ -179,8 +179,7 @@ void run_on_stopped(ThreadSlot& thread, void (*work)(void*), void* argument) {
 Result<void> Stop::look(Watch& watch) {
   ProcessCapture& capture = parts_.capture;
   StopClock& clock = parts_.clock;
-  // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
-  const int tid = stop_state.threads != nullptr ? stop_state.threads->tid : this_process.pid;
+  const int tid = stop_state.first_thread();
   // What any thread of the process finds the same: some hundred calls, which one makes that has little to
   // sample.
   StoppedSamplers samplers(
@@ -236,7 +235,7 @@ Result<void> Stop::look(Watch& watch) {
   if (capture.facts.has_children && job::session() == nullptr)
     capture.facts.children = list_children(parts_.space.arena());
   capture_process_state_stopped(capture.texts, saved_process);
-  own_directories::capture_stopped(stop_state.threads, stop_state.leader_exited ? tid : this_process.pid);
+  own_directories::capture_stopped(stop_state.threads, tid);
   saved_process.cap_bounding = capture.facts.process.cap_bounding;
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
   saved_process.stop_signal = job::stop_signal();
