@@ -27,7 +27,9 @@ if child == 0:
 def wait(name):
     while not os.path.exists(name): time.sleep(0.002)
 def settled():
+    # With a whole line to read the poll waits for nothing: the line may be there ahead of its echo. The settings' lock is free when both are.
     select.select([s], [], [], 0)
+    termios.tcsetattr(s, termios.TCSANOW, termios.tcgetattr(s))
     got = b''
     while select.select([m], [], [m], 0)[0]: got += os.read(m, 5000)
     return got
@@ -169,6 +171,16 @@ class BegunLines(unittest.TestCase):
         self.is_not_looked_at(p, "other processes run meanwhile", "--only")
         p.type(b" line\n")
         self.assertEqual(p.lines(1), [b"half a line\n"])
+
+    def test_behind_an_end_of_input(self):
+        p = Program(self)
+        p.tell("globals().update(other=os.openpty())")
+        p.tell("os.write(other[0], b'\\x04half a')")
+        self.assertEqual(p.tell("os.read(other[0], 100)"), b"half a")
+        self.is_not_looked_at(p, "an end of input (Ctrl-D) waits there")
+        self.assertEqual(p.tell("os.read(other[1], 100)"), b"")
+        p.tell("os.write(other[0], b' line\\n')")
+        self.assertEqual(p.tell("os.read(other[1], 100)"), b"half a line\n")
 
     def test_a_terminal_without_keys(self):
         """EXTPROC: whatever is typed can be read at once."""

@@ -115,9 +115,8 @@ Result<void> Terminals::look_at_master(CapturedDescriptor& d) {
   std::span<const std::byte> line;
   // With EXTPROC no byte is a key, and what was typed can be read at once.
   const bool gives_lines = (settings.c_lflag & (ICANON | EXTPROC)) == ICANON && settings.c_line == N_TTY;
-  // Behind an end of input the kernel's poll does not wait for what is under way.
-  if (slave.valid() && gives_lines && !passing && !input.end) {
-    auto begun = look_at_line(d, {master.get(), slave.get(), number, input.stopped});
+  if (slave.valid() && gives_lines && !passing) {
+    auto begun = look_at_line(d, {master.get(), slave.get(), number, input.stopped, input.end});
     if (!begun.ok()) return begun.error();
     if (begun->quotes) detail.flags |= kMasterQuotes;
     line = begun->bytes;
@@ -158,6 +157,8 @@ const char* Terminals::why_not_seen(const CapturedDescriptor& d, const Ends& end
   if (d.held_by != 0) return "a process outside the job has the terminal as well";
   if (others_run()) return "other processes run meanwhile, and may have the terminal as well";
   if (ends.stopped) return "its output is stopped";
+  // Behind that the kernel's poll does not wait for what is under way.
+  if (ends.ended) return "an end of input (Ctrl-D) waits there";
   // SIGIO would tell the program of the answer.
   return (d.now.open_flags & O_ASYNC) != 0 ? "signals are sent for what arrives there" : nullptr;
 }

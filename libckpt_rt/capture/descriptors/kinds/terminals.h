@@ -31,6 +31,7 @@ class Terminals {
     int master, slave;
     uint32_t number;  // N of /dev/pts/N
     bool stopped;     // output, TCOOFF
+    bool ended;       // an end of input waits to be read
   };
   struct Begun {
     std::span<const std::byte> bytes;
