@@ -10,6 +10,8 @@ import unittest
 
 from capture_support import CKPT, STATIC, VFORK, STOP_TIMEOUT, BUSY, clean, stat_of, name_of, processor_time, tree, wait_for, Job
 
+WAITS = ["sh", "-c", "read line"]  # until it is told to end
+
 
 def sleeps_of_ours(pid):
     """Of the library's threads in a process, how often the one that did so most has gone to sleep."""
@@ -115,9 +117,9 @@ class Stopped(Job):
 
     def test_child_with_its_parents_memory(self):
         """Its handler is its parent's: nothing is asked of it, and no signal sent, before it has a program of its own."""
-        child = self.start(VFORK, "sleep", "0.5", ready="up", env=clean(CKPT_TEST_POINT="coordinator.looked=stop"))
+        child = self.start(VFORK, *WAITS, ready="up", env=clean(CKPT_TEST_POINT="coordinator.looked=stop"))
         wait_for("vfork", lambda: len(tree(child.pid)) == 2)
-        sleep = tree(child.pid)[1]
+        waits = tree(child.pid)[1]
         asker = subprocess.Popen([CKPT, "now", "--json", str(child.pid)], stdout=subprocess.PIPE, text=True, env=clean())
         wait_for("coordinator", lambda: "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
         slept = sleeps_of_ours(child.pid)
@@ -126,14 +128,14 @@ class Stopped(Job):
         child.stdin.write("x")
         child.stdin.flush()
         wait_for("stop", lambda: stat_of(child.pid)[1] == "T")
-        self.assertEqual(name_of(sleep), "sleep")
+        self.assertEqual(name_of(waits), "sh")
         os.kill(child.pid, signal.SIGCONT)
         self.assertEqual(json.loads(asker.communicate(timeout=60)[0])["members"], 2, self.log())
-        self.assertEqual(child.stdout.read(), "0\n")
+        self.ends_when_told(child)
 
     def test_child_with_memory_of_its_own(self):
         """Its parent cannot be stopped while it waits for it in the kernel: nothing is held or stopped before that is over."""
-        child = self.start(VFORK, "sleep", "0.5", ready="up", env=clean(OWN_MEMORY="1", CKPT_STOP_TIMEOUT="250ms"))
+        child = self.start(VFORK, *WAITS, ready="up", env=clean(OWN_MEMORY="1", CKPT_STOP_TIMEOUT="250ms"))
         wait_for("child", lambda: len(tree(child.pid)) == 2)
         asker = subprocess.Popen([CKPT, "now", str(child.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
         wait_for("agent", lambda: asker.poll() is not None or "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
@@ -145,6 +147,11 @@ class Stopped(Job):
         child.stdin.flush()
         said = asker.communicate(timeout=60)
         self.assertEqual(asker.returncode, 0, said)
+        self.ends_when_told(child)
+
+    def ends_when_told(self, child):
+        child.stdin.write("\n")
+        child.stdin.flush()
         self.assertEqual(child.stdout.read(), "0\n")
 
 
