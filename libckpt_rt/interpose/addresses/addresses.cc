@@ -119,7 +119,7 @@ void PortChoice::choose() {
   set();
 }
 
-// Each time at least the ports are over that were tried, so it ends.
+// Fewer ports are left each time, so it ends.
 bool PortChoice::choose_next(long result) {
   sockaddr_storage name;
   socklen_t length = sizeof(name);
