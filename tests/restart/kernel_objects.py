@@ -292,18 +292,6 @@ class Others(SteppedTest):
             self.come_back()
             self.assertEqual(self.ask("attempt(os.getcwd), os.listdir('.'), attempt(os.open, 'x', os.O_CREAT)"), "('ENOENT', [], 'ENOENT')")
 
-    def test_working_directory_of_the_process_not_of_its_other_threads(self):
-        """Eight have removed ones of their own (unshare(2)). The process's is the first thread's."""
-        self.start()
-        self.do("at = os.getcwd()", "os.mkdir('stays', 0o711)", "os.chdir('stays')", "ready = threading.Barrier(9)",
-                "def work(k):\\n    libc.unshare(0x200)\\n    os.umask(0o70 + k)\\n    os.chdir(at)\\n    os.mkdir(f'goes{k}')\\n    os.chdir(f'goes{k}')\\n"
-                "    os.rmdir(f'../goes{k}')\\n    ready.wait()\\n    threading.Event().wait()",
-                "[threading.Thread(target=work, args=(k,), daemon=True).start() for k in range(8)]", "ready.wait()")
-        for _ in range(12):
-            self.checkpoint()
-            self.come_back()
-            self.assertEqual(self.ask("os.path.relpath(os.getcwd(), at), oct(os.stat('.').st_mode)"), "('stays', '0o40711')")
-
     def test_symbolic_link_itself(self):
         self.start()
         self.do("os.symlink('nowhere', 'link'); f = os.open('link', os.O_PATH | os.O_NOFOLLOW)")

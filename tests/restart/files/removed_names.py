@@ -48,6 +48,17 @@ def of_removed(path):
             self.assertEqual(self.ask("seen()"), before)
             self.assertEqual(os.listdir(self.path("above")), [])
 
+    def test_working_directories_of_other_threads(self):
+        """Two have removed ones of their own (unshare(2)), and are at work: they stand later than the first, whose directory is the process's."""
+        self.begin()
+        self.do("at = os.getcwd()", "os.mkdir('stays', 0o711)", "os.chdir('stays')", "ready = threading.Barrier(3)",
+                "def work(k):\\n    libc.unshare(0x200)\\n    os.umask(0o70 + k)\\n    os.chdir(at)\\n    os.mkdir(f'goes{k}')\\n    os.chdir(f'goes{k}')\\n"
+                "    os.rmdir(f'../goes{k}')\\n    ready.wait()\\n    while True: pass",
+                "[threading.Thread(target=work, args=(k,), daemon=True).start() for k in range(2)]", "ready.wait()")
+        for _ in range(8):
+            self.back()
+            self.assertEqual(self.ask("os.path.relpath(os.getcwd(), at), oct(os.stat('.').st_mode)"), "('stays', '0o40711')")
+
     def test_its_name_is_taken(self):
         self.begin()
         self.do("os.mkdir('above/gone'); os.chdir('above/gone'); os.rmdir('../gone'); open('../gone', 'w').close()")

@@ -177,8 +177,8 @@ Result<Terminals::Begun> Terminals::look_at_line(const CapturedDescriptor& d, co
   if (!line.known) {
     CKPT_TRY(
         notes_.add(kChanged,
-                   "descriptor {} ({}): the line that was begun in /dev/pts/{} is too long to be seen: it "
-                   "is lost at a restart",
+                   "descriptor {} ({}): the line that was begun in /dev/pts/{} is too long to be seen, or "
+                   "the terminal does not show it: it is lost at a restart",
                    d.fd, d.path, ends.number));
   }
   return Begun{{room, line.known ? line.length : 0}, line.quotes};
