@@ -117,8 +117,13 @@ class ChannelBuilder {
     lent_.insert(fd.get());
     listeners_.push_back(std::move(fd));
   }
-  // Who has connected to such a socket, and is not one of those hosts: a caller of the program's, of whom
-  // nothing was received.
+  // Does a connection to another host of the job, of all that were added, begin at this port?
+  bool connects_from(uint16_t port) const;
+  // All that listen at this port have SO_REUSEPORT for the moment, as the kernel wants it for a connection
+  // that begins there. Before connect().
+  void share_port(uint16_t port) { shared_ports_.insert(port); }
+  // Who has connected to a socket of use_listener(), and is not one of those hosts: a caller of the
+  // program's, of whom nothing was received.
   struct Stranger {
     ScopedFd listener, connection;
   };
@@ -231,7 +236,7 @@ class ChannelBuilder {
   enum class PortOrigin { kChosen, kBound };
   // As kChosen: may the kernel give this port, and no other? After it the socket has none but this.
   static bool kernel_chooses(int fd, uint16_t port);
-  static bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, PortOrigin origin);
+  bool bind_end(int fd, const ChannelSocket& like, const SocketName& from, PortOrigin origin);
   // After connect(2). False: the ports that the kernel chooses from have just become others, and so it has
   // another one.
   static bool has_port(int fd, const SocketName& from, PortOrigin origin);
@@ -281,6 +286,7 @@ class ChannelBuilder {
   std::set<std::string> listens_at_;          // names at which other hosts of the job arrive
   std::vector<ScopedFd> listeners_;           // in which they arrive; until they have
   std::set<int> lent_;                        // of these, sockets of the program
+  std::set<uint16_t> shared_ports_;
   bool has_put_off_ = false;
   std::vector<Stranger> strangers_;
 };

@@ -43,11 +43,18 @@ bool send_all(int fd, const void* bytes, size_t n) {
 
 // Of the two ends the one with the lower port listens: the port of a server, which others hold with
 // SO_REUSEADDR. A port that the kernel had chosen for the connecting end may be held for a minute by the
-// connection of the killed program; then that end gets another.
+// connection of the killed program; then that end gets another. A server whose port the kernel had chosen has
+// clients with lower ports and clients with higher ones: so we listen at that port, and connect from it
+// (share_port()).
 bool ChannelBuilder::listens(const ChannelSocket& s) {
   const auto port = [](const std::string& ends) { return atoi(ends.c_str() + ends.find('.') + 1); };
   const int here = port(s.far_ends), there = port(s.far_ends_there);
   return here != there ? here < there : s.far_ends < s.far_ends_there;
+}
+
+bool ChannelBuilder::connects_from(uint16_t port) const {
+  return std::any_of(sockets_.begin(), sockets_.end(),
+                     [&](const auto& s) { return is_far(*s) && !listens(*s) && s->name.port() == port; });
 }
 
 bool ChannelBuilder::is_far(const ChannelSocket& s) const { return !s.far_ends.empty(); }
@@ -87,7 +94,9 @@ Result<void> ChannelBuilder::connect_far() {
     ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
     set_before_connecting(fd.get(), *s);
     set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    if (s->detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+    const bool shared = connects_from(s->name.port());
+    if (shared) share_port(s->name.port());
+    if (s->detail.reuse_port != 0 || shared) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
     if (!fd.valid() || !bind_port(*s, fd.get(), s->name) || listen(fd.get(), 1024) != 0) {
       return make_error(
           ExitCode::kUnavailable, errno,
@@ -215,6 +224,7 @@ Result<void> ChannelBuilder::exchange_queues(Made& made) {
   std::vector<QueueExchange> all;
   for (auto& [s, fd] : made) {
     set_int(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, s->detail.reuse_port);
     std::vector<Blob> queue;
     for (const ChannelMessage& m : s->messages) queue.insert(queue.end(), m.parts.begin(), m.parts.end());
     all.emplace_back(fd.get(), queue, describe(*s));

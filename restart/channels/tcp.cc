@@ -149,7 +149,8 @@ bool ChannelBuilder::bind_end(int fd, const ChannelSocket& like, const SocketNam
     set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
   } else {
     set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    if (like.detail.reuse_port != 0) set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+    if (like.detail.reuse_port != 0 || shared_ports_.contains(from.port()))
+      set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1);
   }
   return bind(fd, name.get(), name.length) == 0;
 }

@@ -17,24 +17,28 @@ namespace ckpt::cli {
 namespace {
 
 // Sockets of the program at a port that a new socket needs, too: the kernel allows that only if all of them
-// have SO_REUSEADDR. The sockets have SO_REUSEADDR as long as this object lives.
+// have SO_REUSEADDR, and those that listen SO_REUSEPORT. They have that as long as this object lives.
 class SharedPorts {
  public:
   SharedPorts() = default;
   SharedPorts(const SharedPorts&) = delete;
   ~SharedPorts() {
-    for (const ScopedFd& fd : changed_) set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 0);
+    for (const Changed& one : changed_) set_int(one.fd.get(), SOL_SOCKET, one.option, 0);
   }
-  void allow(ScopedFd fd) {
+  void allow(ScopedFd fd, int option) {
     int is = 0;
     socklen_t length = sizeof(is);
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &is, &length) != 0 || is != 0) return;
-    set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    changed_.push_back(std::move(fd));
+    if (getsockopt(fd.get(), SOL_SOCKET, option, &is, &length) != 0 || is != 0) return;
+    set_int(fd.get(), SOL_SOCKET, option, 1);
+    changed_.push_back({std::move(fd), option});
   }
 
  private:
-  std::vector<ScopedFd> changed_;
+  struct Changed {
+    ScopedFd fd;
+    int option;
+  };
+  std::vector<Changed> changed_;
 };
 
 ScopedFd descriptor_of(const StandingMember& m, int fd) {
@@ -109,15 +113,16 @@ class NewConnections {
             if (takes(s, to)) names.push_back(end_text(to));
           });
         }
-        if (names.empty() && (s.listens() || !ports_.contains(s.local.port()))) continue;
+        const uint16_t port = s.local.port();
+        const bool shared = s.listens() ? builder_.connects_from(port) : ports_.contains(port);
+        if (names.empty() && !shared) continue;
         ScopedFd ours = descriptor_of(m, fd);
         if (!ours.valid())
           return make_error(ExitCode::kPermission, errno, "{}: cannot be looked at ({})", f.path,
                             errno_name(errno));
-        if (s.listens())
-          builder_.use_listener(names, std::move(ours));
-        else
-          shared_ports_.allow(std::move(ours));
+        if (shared && s.listens()) builder_.share_port(port);
+        if (shared) shared_ports_.allow(descriptor_of(m, fd), s.listens() ? SO_REUSEPORT : SO_REUSEADDR);
+        if (!names.empty()) builder_.use_listener(names, std::move(ours));
       }
     }
     return {};
