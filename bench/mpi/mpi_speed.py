@@ -80,18 +80,21 @@ class Bench:
         subprocess.run([compiler, "-O2", "-o", self.dir + "/stand", os.path.join(HERE, "stand.c")], check=True)
         job = self.run(("h1", "h2", "h3"), [*self.words(("h1", "h2", "h3"), 2), "./stand", str(self.o.mib)])
         self.await_line(job, lambda line: line.startswith("round "))
-        stood, durable = [], []
+        stood, durable, steps = [], [], {}
         while len(stood) < self.o.times:
             done = subprocess.run([self.ckpt, "now", "--json", str(job.pid)], capture_output=True, text=True, env=clean(), check=False)
             if done.returncode == 0:
                 answer = json.loads(done.stdout)
                 stood.append(answer["stop_ns"] / 1e6)
                 durable.append(answer["durable_ns"] / 1e9)
+                for step in ("standing", "drained", "sampled"):
+                    steps.setdefault(step, []).append(answer["steps_ns"][step] / 1e6)
             elif not stood and job.poll() is None:
                 time.sleep(0.2)  # the head does not listen yet
             else:
                 sys.exit(done.stderr)
         print(f"6 ranks of {self.o.mib} MiB on 3 hosts, {self.o.mpi}: all stood {spread(stood)} ms; durable after {spread(durable)} s")
+        print("of it, ms: " + "; ".join(f"{step} {spread(values)}" for step, values in steps.items()))
         for name in self.hosts.names:
             self.hosts.run(name, "kill", "-9", "-1")
         job.kill()

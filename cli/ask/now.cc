@@ -126,10 +126,15 @@ std::optional<Result<ExitCode>> now_over_hosts(int pid, const NowOptions& o) {
   if (o.json) {
     print_json(answer);
   } else {
-    fmt::print("checkpoint {} of the job is durable on {} hosts\n  {:<24}{}\n  {:<24}{}\n  {:<24}{}\n",
+    std::string steps;
+    for (const char* step : {"standing", "drained", "sampled"}) {
+      steps += fmt::format("{}{} {}", steps.empty() ? "" : ", ", step,
+                           human_duration(answer.value("steps_ns", Json::object()).value(step, int64_t{0})));
+    }
+    fmt::print("checkpoint {} of the job is durable on {} hosts\n  {:<24}{}\n  {:<24}{} ({})\n  {:<24}{}\n",
                answer.value("id", 0), answer.value("hosts", 0), "checkpoint",
                printable(answer.value("checkpoint", "")), "from stop to go",
-               human_duration(answer.value("stop_ns", int64_t{0})), "time until durable",
+               human_duration(answer.value("stop_ns", int64_t{0})), steps, "time until durable",
                human_duration(answer.value("durable_ns", int64_t{0})));
     lines("notes", "note");
   }

@@ -30,6 +30,7 @@ enum class Order : uint8_t {
   kCommit,  // the checkpoint counts
   kAbort,   // the checkpoint does not count: go on, and remove the part
 };
+inline constexpr size_t kOrders = 7;
 
 // The order by which a host comes to `step`.
 constexpr Order order_to(Step step) { return static_cast<Order>(static_cast<uint8_t>(step) - 1); }

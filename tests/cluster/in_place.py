@@ -184,6 +184,22 @@ class InPlace(ring.OnRing):
         self.assertIn("the job has no checkpoint yet to go on from", self.said())
         self.assertNotIn("older", self.said())
 
+    def test_nobody_is_asked_to_end(self):
+        """What goes on from a checkpoint is not asked to end before (SIGTERM): what a program does then would be done beside the job that goes on."""
+        with open(f"{self.dir}/handles.py", "w", encoding="ascii") as f:
+            f.write("import os, signal, time\nsignal.signal(signal.SIGTERM, lambda *_: open('asked', 'w').close())\nopen('handles', 'w').close()\n"
+                    "while not os.path.exists('last'): time.sleep(0.01)\n")
+        job = self.run_job("sh", "-c", f"{ON} h2 sleep 1000 & python3 handles.py; kill $!", options=("--recover", "--spare", "h4"))
+        wait_for("the program", lambda: os.path.exists(self.dir + "/handles"))
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.hosts.crash("h2")
+        wait_for(lambda: "a word: " + self.said(), lambda: "the job goes on from" in self.said())
+        self.leads(job.pid)
+        open(self.dir + "/last", "w").close()
+        self.assertEqual(job.wait(240), 0, self.said())
+        self.assertFalse(os.path.exists(self.dir + "/asked"), self.said())
+
     def test_a_host_is_frozen(self):
         """All of it: the job's processes, the agent, its warden. Its kernel answers. It has ended when the job runs elsewhere, without being
         thawed; what is thawed then ends."""

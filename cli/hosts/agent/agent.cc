@@ -244,7 +244,8 @@ void Agent::act(const cluster::AgentMachine::Actions& actions) {
 void Agent::end_all() {
   warden_.come_round();
   restart_.reset();
-  if (stuck_ || (recovers_ && !link_.valid())) end_descendants_standing(warden_.own_processes());
+  if (stuck_) end_descendants_standing(warden_.own_processes());
+  if (ends_at_once_ || (recovers_ && !link_.valid())) kill_descendants(warden_.own_processes());
   end_descendants(warden_.own_processes());
   warden_.end();
   local_.join();

@@ -73,7 +73,8 @@ class Agent {
   std::optional<Error> error_;
   uint32_t attempt_ = 1;
   bool full_ = false, stays_ = false, recovers_ = false;
-  bool stuck_ = false;  // some processes here have new connections and some have not: none goes on
+  bool ends_at_once_ = false;  // Crew::end_at_once()
+  bool stuck_ = false;         // some processes here have new connections and some have not: none goes on
   int64_t deadline_ns_ = 0, in_stop_ns_ = 2'000'000'000;
   int asked_ = 0;
   std::map<int, ScopedFd> askers_;

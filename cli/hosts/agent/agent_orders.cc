@@ -93,6 +93,7 @@ void Agent::obey(const Json& j) {
     end_half_way(j.value("id", uint64_t{0}));
   } else if (say == "end") {
     done_ = true;
+    ends_at_once_ = j.value("at_once", false);
     if (j.contains("parts")) stay_ = j["parts"].get<std::vector<std::string>>();
   }
 }

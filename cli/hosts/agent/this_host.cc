@@ -200,13 +200,17 @@ bool end_descendants_standing(const std::set<int>& but) {
     }
     (void)!poll(nullptr, 0, 1);
   }
+  kill_descendants(but);
+  return true;
+}
+
+void kill_descendants(const std::set<int>& but) {
   for (std::vector<int> left = descendants_but(but); !left.empty(); left = descendants_but(but)) {
     for (int pid : left) kill(pid, SIGKILL);
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     (void)!poll(nullptr, 0, 2);
   }
-  return true;
 }
 
 void end_descendants(const std::set<int>& but) {

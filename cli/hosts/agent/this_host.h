@@ -44,5 +44,8 @@ void end_descendants(const std::set<int>& but);
 // Ends them where they stand: none runs on because another has ended. False: one of them could not be
 // stopped; none has ended.
 bool end_descendants_standing(const std::set<int>& but);
+// Ends them without asking or stopping them first: one that stands in a checkpoint may run for the moment in
+// which others have ended.
+void kill_descendants(const std::set<int>& but);
 
 }  // namespace ckpt::cli

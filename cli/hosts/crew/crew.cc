@@ -355,7 +355,7 @@ void Crew::replace(int host, const std::string& where) {
 
 void Crew::dismiss() {
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    Json end{{"say", "end"}};
+    Json end{{"say", "end"}, {"at_once", at_once_}};
     if (stay_.size() == hosts_.size()) end["parts"] = stay_[i];
     tell(static_cast<int>(i), end);
   }

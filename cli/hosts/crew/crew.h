@@ -69,6 +69,9 @@ class Crew {
   std::vector<int> find_gone();
   // Of each host's parts in keepers' memory those that are to stay when it ends. Without this word all do.
   void leave_parts(std::vector<std::vector<std::string>> parts) { stay_ = std::move(parts); }
+  // When it ends. at_once: the job goes on from a checkpoint. So its processes are not asked to end
+  // (SIGTERM), for what they did then would be done beside the job that goes on; they are killed.
+  void end_at_once(bool at_once) { at_once_ = at_once; }
   void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
 
  private:
@@ -77,6 +80,7 @@ class Crew {
 
   std::vector<CrewHost> hosts_;
   std::vector<std::vector<std::string>> stay_;
+  bool at_once_ = false;
   std::vector<pid_t> left_;  // commands that started agents of hosts that are gone
   std::string launch_;
   const int silence_ms_;

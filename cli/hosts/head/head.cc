@@ -241,13 +241,14 @@ Watched watch_job(Crew& crew, std::string job, Json table, std::string name, std
                   HostsRun run) {
   Head head(crew, std::move(job), std::move(table), std::move(name), std::move(directory), std::move(run));
   Watched end = head.watch();
-  head.leave_parts();
+  head.leave_hosts(end);
   return end;
 }
 
 // A checkpoint may have failed with the job: agents end its processes, and these give nothing up any more.
-void Head::leave_parts() {
+void Head::leave_hosts(const Watched& end) {
   if (!run_.redundancy.empty()) crew_.leave_parts(records_.parts(crew_.hosts().size()));
+  crew_.end_at_once(run_.recover && !end.lost.empty() && !newest_to_go_on_from(directory_, job_).empty());
 }
 
 }  // namespace ckpt::cli

@@ -21,6 +21,16 @@ constexpr int64_t kPrepareNs = 60'000'000'000;  // writing takes as long as it t
 
 }  // namespace
 
+Json Head::Attempt::steps_ns() const {
+  Json steps;
+  for (const cluster::Step step :
+       {cluster::Step::kStanding, cluster::Step::kDrained, cluster::Step::kSampled}) {
+    steps[cluster::name_of(step)] =
+        told_at(cluster::order_to(cluster::next_step(step))) - told_at(cluster::order_to(step));
+  }
+  return steps;
+}
+
 void Head::begin_next() {
   if (!askers_.waiting() || machine_.phase() != cluster::HeadMachine::Phase::kIdle || askers_.served())
     return;
@@ -52,8 +62,7 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
   for (const HeadAction& a : actions) {
     switch (a.kind) {
       case K::kTell:
-        if (a.order == Order::kStop && attempt_.stop_ns == 0) attempt_.stop_ns = now_ns();
-        if (a.order == Order::kGo && attempt_.pause_ns == 0) attempt_.pause_ns = now_ns() - attempt_.stop_ns;
+        if (int64_t& told = attempt_.told_ns[static_cast<size_t>(a.order)]; told == 0) told = now_ns();
         crew_.tell(a.host, {{"say", "order"},
                             {"id", a.id},
                             {"order", static_cast<int>(a.order)},
@@ -86,12 +95,13 @@ void Head::act(const cluster::HeadMachine::Actions& actions) {
         Json done{{"id", a.id},
                   {"hosts", attempt_.parts.size()},
                   {"checkpoint", attempt_.path},
-                  {"stop_ns", attempt_.pause_ns},
+                  {"stop_ns", attempt_.pause_ns()},
+                  {"steps_ns", attempt_.steps_ns()},
                   {"durable_ns", now_ns() - attempt_.began_ns},
                   {"connections", attempt_.connections.size()},
                   {"attempts", attempt_.number}};
         if (run_.every_auto) {
-          automatic_.learn(attempt_.pause_ns, now_ns() - attempt_.began_ns,
+          automatic_.learn(attempt_.pause_ns(), now_ns() - attempt_.began_ns,
                            mtbf_of_job(run_, crew_.hosts().size()));
           plan_next();
           done["every_ns"] = automatic_.ns();

@@ -108,7 +108,7 @@ void Head::end_for_move(const Result<void>& result) {
                        moving_->from(),
                        moving_->to(),
                        attempt_.path,
-                       attempt_.stop_ns,
+                       attempt_.told_at(cluster::Order::kStop),
                        askers_.take_connection(),
                        ""};
     return;
@@ -131,7 +131,7 @@ Json Head::finish_move() {
                                          moving_->to(), moving_->from(), runs.error().message()));
     return {};
   }
-  const int64_t stood = now_ns() - attempt_.stop_ns;
+  const int64_t stood = now_ns() - attempt_.told_at(cluster::Order::kStop);
   fmt::print(stderr, "ckpt: the processes of {} are on {} now; the job stood for {}\n",
              printable(moving_->from()), printable(moving_->to()), human_duration(stood));
   return {{"from", moving_->from()},        {"to", moving_->to()}, {"checkpoint", attempt_.path},

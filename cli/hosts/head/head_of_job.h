@@ -5,6 +5,7 @@
 // head_move.cc has what may follow one.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <set>
@@ -34,8 +35,8 @@ class Head {
  public:
   Head(Crew& crew, std::string job, Json table, std::string name, std::string directory, HostsRun run);
   Watched watch();
-  // Behind it: what agents leave in keepers' memory when they end.
-  void leave_parts();
+  // Behind it: what agents leave in keepers' memory when they end, and how they end the job's processes.
+  void leave_hosts(const Watched& end);
 
  private:
   // The checkpoint that is under way, or the one before.
@@ -44,12 +45,19 @@ class Head {
     bool full = false;    // by redundancy or a move: no increment
     bool again = false;   // it failed by what passes
     int drained = 0;      // hosts
-    int64_t began_ns = 0, stop_ns = 0, pause_ns = 0;
+    int64_t began_ns = 0;
+    std::array<int64_t, cluster::kOrders> told_ns =
+        {};  // when each order went out, by cluster::Order; 0: it did not
     Bookmarks bookmarks = {};
     std::vector<HostsManifest::Part> parts = {};
     std::vector<HostsManifest::Connection> connections = {};
     std::vector<std::string> no_restart = {}, notes = {};  // what the images of all parts say
     std::string path = {};                                 // of its .hosts file
+    int64_t told_at(cluster::Order order) const { return told_ns[static_cast<size_t>(order)]; }
+    // From the stop to the go.
+    int64_t pause_ns() const { return told_at(cluster::Order::kGo) - told_at(cluster::Order::kStop); }
+    // How long the slowest host took for each step of the stop, in ns.
+    Json steps_ns() const;
   };
   // Why it failed, or the job ends.
   struct Why {
