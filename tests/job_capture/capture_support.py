@@ -14,8 +14,9 @@ STATIC = os.environ["CKPT_STATIC"]
 SHORT = os.environ["CKPT_SHORT"]
 VFORK = os.environ["CKPT_VFORK"]
 HOSTILE = os.environ["CKPT_HOSTILE"]
-# Somebody does not stop, which takes so long to notice. All others must have stopped by then, also on a busy machine.
-STOP_TIMEOUT = "1500ms"
+# Somebody says nothing, for which others wait twice as long. All others must have stopped by then, also where the host takes a
+# processor away for seconds.
+STOP_TIMEOUT = "5s"
 BUSY = "i=0; while :; do i=$((i+1)); done"
 # Numbered lines through two pipes; the last counts them, and says so when one is missing or comes twice.
 PIPELINE = """

@@ -27,6 +27,12 @@ def sleeps_of_ours(pid):
     return most
 
 
+def call_of(pid):
+    """The system call that the first thread is in, its arguments and its stack's place; "running": in none."""
+    with open(f"/proc/{pid}/syscall", encoding="ascii") as f:
+        return f.read()
+
+
 class Refused(Job):
     def refuse(self, pid, code, *words, options=()):
         done = self.run_ckpt("now", *options, pid)
@@ -78,8 +84,7 @@ class Stopped(Job):
         """It takes its part all the same, and stays stopped."""
         for point in ("joined", "prepared", "held", "stopped", "standing", "sampled"):
             with self.subTest(point=point):
-                child, cat = self.with_cat(options=["--stop-timeout", STOP_TIMEOUT],
-                                           env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
+                child, cat = self.with_cat(env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
                 self.now(child.pid)
                 wait_for("stop", lambda: stat_of(cat)[1] == "T")
                 os.kill(cat, signal.SIGCONT)
@@ -135,14 +140,17 @@ class Stopped(Job):
 
     def test_child_with_memory_of_its_own(self):
         """Its parent cannot be stopped while it waits for it in the kernel: nothing is held or stopped before that is over."""
-        child = self.start(VFORK, *WAITS, ready="up", env=clean(OWN_MEMORY="1", CKPT_STOP_TIMEOUT="250ms"))
+        child = self.start(VFORK, *WAITS, ready="up", env=clean(OWN_MEMORY="1"))
         wait_for("child", lambda: len(tree(child.pid)) == 2)
+        wait_for("the first thread to wait for the other (futex)", lambda: call_of(child.pid).startswith("202 "))
+        waits_at = call_of(child.pid)
         asker = subprocess.Popen([CKPT, "now", str(child.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
         wait_for("agent", lambda: asker.poll() is not None or "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
         slept = sleeps_of_ours(child.pid)
-        # A millisecond each: far more than the time to stop.
+        # Far more than it sleeps on its way to a stop.
         wait_for("its looks at the thread", lambda: asker.poll() is not None or sleeps_of_ours(child.pid) >= slept + 500)
         self.assertIsNone(asker.poll())
+        self.assertEqual(call_of(child.pid), waits_at)  # one that stands is in our handler
         child.stdin.write("x")
         child.stdin.flush()
         said = asker.communicate(timeout=60)
