@@ -21,10 +21,10 @@ signal.pause()
 class Unready(Job):
     def test_never_prepared(self):
         """It runs, and says nothing: the checkpoint is given up and names it, and the next one is taken."""
-        env = clean(CKPT_TEST_POINT="member.prepared@cat=wait:2", CKPT_STOP_TIMEOUT="100ms")
+        # The shortest time to get ready. All are ready by then, and none is to stop, which is to take a hundredth of it.
+        env = clean(CKPT_TEST_POINT="member.prepared@cat=wait", CKPT_STOP_TIMEOUT="100ms")
         child = self.start("bash", "-c", f"cd {self.directory}; echo up; sleep 1000 & cat & wait", ready="up", env=env)
         names = self.settle_named(child.pid, "bash", "cat", "sleep")
-        self.now(child.pid)
         done = self.run_ckpt("now", child.pid)
         waits = os.path.join(self.directory, f"{names['cat']:010}.waits")
         self.assertTrue(os.path.exists(waits))
@@ -35,7 +35,7 @@ class Unready(Job):
 
     def test_no_descriptor_left(self):
         """It cannot take the checkpoint's directory, and says so."""
-        child = self.start("bash", "-c", f"(ulimit -n 1; {BUSY}) & echo up; wait", ready="up")
+        child = self.start("bash", "-c", f"(ulimit -n 1; echo up; {BUSY}) & wait", ready="up")
         self.settle(child.pid, 2)
         done = self.run_ckpt("now", child.pid)
         self.assertEqual(done.returncode, 71, done.stderr)
@@ -67,7 +67,7 @@ class Unready(Job):
                 with subprocess.Popen([CKPT, "now", str(sleep)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                       env=clean()) as asker:
                     wait_for("stop", lambda: stat_of(sleep)[1] == "T")
-                    self.now(bash, "--only")
+                    self.now(bash, "--only", "--timeout", "60s")  # it is silent as long as it waits
                     os.kill(sleep, signal.SIGCONT)
                     errors = asker.communicate(timeout=60)[1]
                 # The member is asked anew, or what it had written counts.
