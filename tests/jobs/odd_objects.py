@@ -322,7 +322,7 @@ def come_back(test, name, program, uid=0, go_early=False, look=None, options=(),
         image = tree.checkpoint(pid)
         tree.kill()
         for _ in range(lives - 1):
-            tree.restart(image, *options)
+            pid = job_tree.root_of(tree.restart(image, *options))
             image = tree.checkpoint(pid)
             tree.kill()
         if look is not None:
@@ -399,7 +399,18 @@ def add_interface():
         for line in ("add groups0 type veth peer name groups1", "set groups0 up", "set groups1 up"):
             subprocess.run(["ip", "link", *line.split()], check=True, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
-        pass
+        return
+    # Some time after both ends are up the kernel gives it an address, and some time after that takes it into use. Before, nothing
+    # can be sent.
+    job_tree.wait_for(lambda: has_address("groups0"), "the address of the interface")
+
+
+IFA_F_TENTATIVE = 0x40
+
+
+def has_address(interface):
+    with open("/proc/self/net/if_inet6", encoding="ascii") as f:
+        return any(fields[5] == interface and int(fields[4], 16) & IFA_F_TENTATIVE == 0 for fields in map(str.split, f))
 
 
 job_tree.adopt_orphans()
