@@ -37,6 +37,22 @@ copier.kill()
 """
 
 
+def ended_calls(text):
+    """Those of strace's lines, in the order of their ends: (name, arguments). One during which another process made a line has two."""
+    begun, calls = {}, []
+    for line in text.splitlines():
+        thread, _, what = line.partition(" ")
+        what = what.strip()
+        if what.endswith("<unfinished ...>"):
+            begun[thread] = what.removesuffix("<unfinished ...>").rstrip()
+            continue
+        if resumed := re.fullmatch(r"<\.\.\. \w+ resumed>(.*)", what):
+            what = begun.pop(thread, "") + resumed[1]
+        if call := re.fullmatch(r"(\w+)\((.*)\) += 0", what):
+            calls.append((call[1], call[2].rstrip()))
+    return calls
+
+
 class KeptCopies(unittest.TestCase):
     def start(self, *command):
         def prepare(work):
@@ -80,7 +96,7 @@ class KeptCopies(unittest.TestCase):
                 strace.send_signal(signal.SIGINT)
                 strace.communicate()
         with open(out, encoding="utf-8") as f:
-            return image, re.findall(r"^\d+ +(\w+)\((.*)\) = 0$", f.read(), re.MULTILINE)
+            return image, ended_calls(f.read())
 
     def check_order(self, calls, saved, image):
         """The bytes of each copy ahead of its name, the names ahead of that of the checkpoint."""
