@@ -47,6 +47,7 @@ class Kill(Job):
         self.assertEqual(self.leftovers(), [])
         for pid in alive:
             os.kill(pid, signal.SIGKILL)
+        wait_for("their ends", lambda: all((stat_of(pid) or (0, "X"))[1] in "ZX" for pid in alive))
         shutil.rmtree(self.images)
 
     def test_members(self):
