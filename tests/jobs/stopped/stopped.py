@@ -430,7 +430,6 @@ class Stopped(unittest.TestCase):
             image = tree.checkpoint(root)
             for _ in range(20):
                 tree.kill()
-                os.truncate(os.path.join(tree.directory, "err"), 0)  # the report of the restart before
                 root = root_of(tree.restart(image))
                 self.assertEqual([state_of(c) for c in children_of(root)], ["T"])
             child, = children_of(root)
