@@ -55,10 +55,12 @@ os.kill(child, 9)
 NO_LEADER = """
 import ctypes, os, threading, time
 libc = ctypes.CDLL(None)
+parent_pid = os.getpid()
 def parent():
     child = os.fork()
     if child == 0:
         libc.prctl(1, 9)
+        while open(f'/proc/{parent_pid}/stat').read().rsplit(')', 1)[1].split()[0] != 'Z': time.sleep(0.001)
         open('child', 'w').close()
         while True: time.sleep(0.01)
     while not os.path.exists('go'): time.sleep(0.001)
