@@ -106,4 +106,5 @@ class PeerCredentials(unittest.TestCase):
 job_tree.adopt_orphans()
 
 if __name__ == "__main__":
+    job_tree.enter_own_network()
     unittest.main()

@@ -288,4 +288,5 @@ class SharedThings(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    job_tree.enter_own_network()
     unittest.main(verbosity=2)

@@ -363,4 +363,5 @@ class UnderWay(unittest.TestCase):
 job_tree.adopt_orphans()
 
 if __name__ == "__main__":
+    job_tree.enter_own_network()
     unittest.main()
