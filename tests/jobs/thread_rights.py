@@ -132,6 +132,7 @@ while not os.path.exists('end'):
     os._exit(0)
 over.set()
 thread.join()
+while os.path.exists(f'/proc/self/task/{thread.native_id}'): time.sleep(0.001)  # Python's has ended, the kernel's may be about to
 open('ended', 'w').close()
 time.sleep(1000)
 """
