@@ -15,6 +15,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import job_tree
 from job_tree import NOBODY, PATIENCE, RESTART, Tree, check_refused, environment, wait_for
+from own_pids import enter_own_pids
 
 TREE = r"""
 import ctypes, json, mmap, os, signal, struct, sys, time
@@ -156,7 +157,7 @@ class Trees(unittest.TestCase):
             image = tree.checkpoint(root)
             tree.kill()
             report = tree.restart(image, *options)
-            root = report["outer_pids"][0]
+            root = job_tree.root_of(report)
         self.go_on(tree)
         self.assertEqual(tree.finish(), (0, b"done\n"))
 
@@ -281,8 +282,9 @@ class Trees(unittest.TestCase):
                         below = sorted(job_tree.descendants(again.pid))
                         names = {pid: job_tree.name_of(pid) for pid in below}
                         planters = [pid for pid in below if names[pid] == "ckpt-planter" and job_tree.state_of(pid) == "T"]
-                        # Who holds the clocks only waits for its end: nobody waits for it.
-                        return planters and (planters, [pid for pid in below if names[pid] != "ckpt-clocks"])
+                        # Who holds the clocks only waits for its end: nobody waits for it. Nor for who has ended.
+                        ended = [pid for pid in below if job_tree.state_of(pid) in "Z?"]
+                        return planters and (planters, [pid for pid in below if names[pid] != "ckpt-clocks" and pid not in ended])
                     wait_for(stopped, "the stop")
                     planters, below = stopped()
                     if killed >= len(below):  # there is one less than at the stop before: a helper has ended already
@@ -454,5 +456,6 @@ signal.pause()
 
 
 if __name__ == "__main__":
+    enter_own_pids()  # for those who count who is left, and who wants one number
     job_tree.enter_own_ipc()
     unittest.main(verbosity=2)
