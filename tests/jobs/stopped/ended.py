@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The last thread of a process ends past libc (SYS_exit, as the function of a bare clone(2) does) while a checkpoint is
 taken: only the checkpointer's threads are left in it. The process has ended, and is no member of the job any more."""
+import concurrent.futures
+import contextlib
 import json
 import os
 import shutil
@@ -43,8 +45,8 @@ while True: signal.pause()
 
 
 class Ended(unittest.TestCase):
-    def start(self, program):
-        tree = Tree("ended", ["python3", "-c", program])
+    def start(self, program, point):
+        tree = Tree("ended", ["env", f"CKPT_TEST_POINT={point}=wait", "python3", "-c", program])
         self.addCleanup(tree.close, False)
         tree.run()
         self.wait_for(tree, lambda: os.path.exists(os.path.join(tree.work, "up")))
@@ -56,10 +58,22 @@ class Ended(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline, tree.said())
             time.sleep(0.005)
 
+    def asked(self, tree, who, ask):
+        """What that call of the checkpoint returns, which stops nobody before the last thread of that process has ended."""
+        held = os.path.join(tree.work, f"{tree.child.pid:010}.waits")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            answer = pool.submit(ask)
+            self.wait_for(tree, lambda: answer.done() or os.path.exists(held))
+            self.wait_for(tree, lambda: answer.done() or job_tree.state_of(who) in "Z?")
+            with contextlib.suppress(FileNotFoundError):  # it has answered, wrongly
+                os.remove(held)
+            return answer.result()
+
     def test_a_member(self):
         """Its parent gets its exit code after the restart."""
-        tree = self.start(CHILD)
-        image = tree.checkpoint(tree.child.pid)
+        tree = self.start(CHILD, "coordinator.prepared")
+        child, = job_tree.descendants(tree.child.pid)
+        image = self.asked(tree, child, lambda: tree.checkpoint(tree.child.pid))
         with open(os.path.join(image, "manifest.json"), encoding="utf-8") as f:
             members = json.load(f)["members"]
         self.assertEqual([m["state"] for m in members], ["running", "zombie"])
@@ -102,9 +116,10 @@ class Ended(unittest.TestCase):
         self.skipTest("the number is taken")
 
     def test_alone(self):
-        tree = self.start(LAST + "end_with_us()")
-        done = subprocess.run([CKPT, "now", str(tree.child.pid)], capture_output=True, text=True, timeout=PATIENCE,
-                              env=environment(), check=False)
+        tree = self.start(LAST + "end_with_us()", "prepare.ready")
+        now = [CKPT, "now", str(tree.child.pid)]
+        done = self.asked(tree, tree.child.pid, lambda: subprocess.run(now, capture_output=True, text=True, timeout=PATIENCE,
+                                                                       env=environment(), check=False))
         self.assertEqual(done.returncode, 67, done.stderr)
         self.assertEqual(tree.finish()[0], 7)
         self.assertEqual([n for n in os.listdir(tree.images) if n.endswith((".ckpt", ".job"))], [])
