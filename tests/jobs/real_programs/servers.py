@@ -17,11 +17,10 @@ import unittest
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from job_tree import adopt_orphans, descendants, enter_own_network, kill_all_below, state_of  # noqa: E402
+from job_tree import PATIENCE, adopt_orphans, descendants, enter_own_network, kill_all_below, state_of  # noqa: E402
 
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
-PATIENCE = 60  # seconds, for anything
 
 
 def environment():
@@ -94,12 +93,22 @@ class Server(unittest.TestCase):
         self.child = None
 
     def kill_and_restart(self, job, members, as_user=()):
+        """members: those that live on. Others may have been about to end, and end as soon as they are back."""
         self.kill()
+        before = self.reports(())
         # Root restarts what its workers have written, as other users, only where it says so.
-        self.spawn([*as_user, RESTART, *([] if as_user else ["--trust"]), job])
-        self.wait_for("the members", lambda: self.child.poll() is not None or len(self.processes()) >= members)
+        self.spawn([*as_user, RESTART, "--json", *([] if as_user else ["--trust"]), job])
+        self.wait_for("the restart", lambda: self.child.poll() is not None or self.reports(before))
         with open(os.path.join(self.directory, "out")) as f:
             self.assertIsNone(self.child.poll(), f.read())
+        report = json.loads(self.reports(before)[0])
+        self.assertTrue(report["ok"], report)
+        self.assertGreaterEqual(len([pid for pid in report["outer_pids"] if state_of(pid) not in "Z?"]), members, report)
+
+    def reports(self, before):
+        """Whole lines of restarts, without those of before: each tells its times, so no two are equal."""
+        with open(os.path.join(self.directory, "out"), errors="replace") as f:
+            return [line for line in f if line.startswith("{") and line.endswith("\n") and line not in before]
 
 
 class Nginx(Server):
@@ -192,6 +201,19 @@ class PostgreSQL(Server):
         return subprocess.run(self.command("pg_isready", "-q", "-h", self.directory + "/sock"), check=False,
                               env=environment()).returncode == 0
 
+    def lasting(self):
+        """Its processes that live as long as it does; none while one is there that works for a client, and ends with it."""
+        titles = {}
+        for pid in self.processes():
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    titles[pid] = f.read()
+            except OSError:
+                return []
+        if any(b"[local]" in title or not title for title in titles.values()):
+            return []
+        return [pid for pid, title in titles.items() if b"autovacuum worker" not in title]
+
     def sums(self):
         values = self.client("psql", "-Atc", self.SUMS).strip().split("|")
         self.assertEqual(len(set(values)), 1, values)
@@ -209,16 +231,16 @@ class PostgreSQL(Server):
         for _ in range(2):
             self.work()
             sums = self.sums()
-            members = len(self.processes())
-            taken = self.now(self.processes()[0])
-            self.assertGreaterEqual(taken["members"], 4)
+            members = self.wait_for("the end of what works for clients", self.lasting)
+            taken = self.now(members[0])
+            self.assertGreaterEqual(taken["members"], len(members))
             # The images are that user's, and so is what they run.
-            self.kill_and_restart(taken["job"], taken["members"], self.AS_POSTGRES)
+            self.kill_and_restart(taken["job"], len(members), self.AS_POSTGRES)
             self.wait_for("the server after the restart", self.is_up)
             self.assertEqual(self.sums(), sums)
             self.work()
             self.sums()
-            self.assertGreaterEqual(members, 4)
+            self.assertGreaterEqual(len(members), 4)
 
     # A client in the job, whose connection stays. It works when it is told to, and so not between a checkpoint and its end: what the
     # server writes to its files then would not fit the memory of the checkpoint.
