@@ -29,7 +29,8 @@ class Stepped(unittest.TestCase):
         self.directory = tempfile.mkdtemp(prefix="ckpt-stepped-")
         self.addCleanup(shutil.rmtree, self.directory, True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_") and k != "LD_PRELOAD"}
-        environment.update(self.settings, LD_PRELOAD=os.path.join(BUILD, "lib", "libckpt_rt.so"), CKPT_DIR=self.directory)
+        # Of one thread: the host may take a processor away for seconds.
+        environment.update(self.settings, LD_PRELOAD=os.path.join(BUILD, "lib", "libckpt_rt.so"), CKPT_DIR=self.directory, CKPT_STOP_TIMEOUT="30s")
         self.program = subprocess.Popen([STEPPED], env=environment, stdout=subprocess.PIPE, text=True)
         self.addCleanup(self.end)
         self.assertEqual(self.program.stdout.readline(), "ready\n")
