@@ -66,9 +66,12 @@ def listening(name):
     s.listen(16)
     s.setblocking(False)
     return s
-s = listening(('::' if sys.argv[1] == 'mapped' else host, int(port or 0)))
-group = [s] + ([listening(s.getsockname()) for _ in range(3)] if how == 'group' else [])
 ports = [int(p) for p in sys.argv[3:]]
+tried = []  # The kernel may choose one that a client is to have.
+while not tried or tried[-1].getsockname()[1] in ports: tried.append(listening(('::' if sys.argv[1] == 'mapped' else host, int(port or 0))))
+s = tried.pop()
+for other in tried: other.close()
+group = [s] + ([listening(s.getsockname()) for _ in range(3)] if how == 'group' else [])
 parts = [ports[0::2], ports[1::2]] if how == 'processes' else [ports]
 up = []
 def wait_for(name):
