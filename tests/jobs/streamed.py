@@ -14,7 +14,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from job_tree import CKPT, NOBODY, RESTART, STOP_TIMEOUT, Tree, environment, processes_below
+from job_tree import CKPT, NOBODY, PATIENCE, RESTART, STOP_TIMEOUT, Tree, environment, processes_below
 from odd_objects import wait_for
 
 OK, USAGE, DAMAGED, NO_PROCESS, IO = 0, 64, 65, 67, 74
@@ -73,7 +73,7 @@ class StreamedTree(Tree):
         wait_for(os.path.join(self.work, "before"), self)
 
     def now(self, code=OK):
-        done = subprocess.run([CKPT, "now", str(self.child.pid)], capture_output=True, text=True, timeout=90, env=environment(), check=False)
+        done = subprocess.run([CKPT, "now", str(self.child.pid)], capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
         if done.returncode != code:
             raise AssertionError(f"ckpt now: {done.returncode}: {done.stderr}\n{self.said()}")
         return done.stdout if code == OK else done.stderr
@@ -113,7 +113,7 @@ class Streamed(unittest.TestCase):
             source = subprocess.Popen(["cat", stream], stdout=subprocess.PIPE)
             self.addCleanup(source.wait)
             source = source.stdout
-        done = subprocess.run(command, stdin=source, capture_output=True, text=True, timeout=90, cwd=tree.work, env=environment(), check=False)
+        done = subprocess.run(command, stdin=source, capture_output=True, text=True, timeout=PATIENCE, cwd=tree.work, env=environment(), check=False)
         if source is not subprocess.DEVNULL:
             source.close()
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -187,29 +187,30 @@ class Streamed(unittest.TestCase):
                 os.kill([tree.child.pid, *members][victim], signal.SIGKILL)
                 if victim == 0:
                     # They wait for room in the pipe, which the command does not make.
-                    deadline = time.monotonic() + 60
+                    deadline = time.monotonic() + PATIENCE
                     while any(threads_of_ours(m) for m in members) and time.monotonic() < deadline:
                         time.sleep(0.01)
                     self.assertFalse(any(threads_of_ours(m) for m in members), processes_below())
                 with open(os.path.join(tree.streams, "killed"), "w", encoding="ascii"):
                     pass
-                said = asked.communicate(timeout=60)
+                said = asked.communicate(timeout=PATIENCE)
                 # Of a member the checkpoint is taken again, without it.
                 self.assertEqual(asked.returncode == 0, victim != 0, said)
                 if victim != 0:
-                    subprocess.run([CKPT, "now", str(tree.child.pid)], check=True, capture_output=True, timeout=60, env=environment())
+                    subprocess.run([CKPT, "now", str(tree.child.pid)], check=True, capture_output=True, timeout=PATIENCE, env=environment())
                 # What was given up is left to the command, and is no checkpoint; the last two count.
                 streams = sorted(glob.glob(os.path.join(tree.streams, "*.job")))
                 codes = [subprocess.run([CKPT, "verify", s], capture_output=True, env=environment(), check=False).returncode for s in streams]
                 good = 2 if victim != 0 else 0
                 self.assertEqual(codes, [DAMAGED] * (len(codes) - good) + [OK] * good)
+                tree.kill()  # those that the first one has left, too
 
     def test_killed_when_all_is_sent(self):
         """The process that leads, before the command has said that it has all: nobody is told so, and what the command has is whole."""
         tree = self.begin("streamed-sent", point="coordinator.streamed=kill")
         self.assertIn("exited before it answered", tree.now(code=NO_PROCESS))
         verified = None
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while verified is None or (verified.returncode != 0 and time.monotonic() < deadline):  # the command reads on to the end
             verified = subprocess.run([CKPT, "verify", tree.stream()], capture_output=True, text=True, env=environment(), check=False)
         self.assertEqual(verified.returncode, 0, verified.stderr)
@@ -226,7 +227,7 @@ class Streamed(unittest.TestCase):
             os.kill(pid, signal.SIGSTOP)
         with open(os.path.join(tree.streams, "stopped"), "w", encoding="ascii"):
             pass
-        said = asked.communicate(timeout=90)
+        said = asked.communicate(timeout=PATIENCE)
         self.assertEqual(asked.returncode, 0, said)
         newest = sorted(glob.glob(os.path.join(tree.streams, "*.job")))[-1]
         subprocess.run([CKPT, "verify", newest], capture_output=True, env=environment(), check=True)
@@ -238,13 +239,13 @@ class Streamed(unittest.TestCase):
         tree.kill()
         os.chown(tree.stream(), 4711, 4711)
         os.chmod(tree.directory, 0o755)
-        done = subprocess.run([RESTART, tree.stream()], capture_output=True, text=True, timeout=60, env=environment(), check=False)
+        done = subprocess.run([RESTART, tree.stream()], capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
         self.assertEqual(done.returncode, 77, done.stderr)
         self.assertIn("belongs to user 4711", done.stderr)
         # A directory of somebody's choice is not taken for ours.
         precious = os.path.join(tree.directory, "precious")
         os.makedirs(os.path.join(precious, "x.job"))
-        done = subprocess.run([RESTART, os.path.join(tree.directory, "nothing")], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([RESTART, os.path.join(tree.directory, "nothing")], capture_output=True, text=True, timeout=PATIENCE,
                               env=environment(CKPT_RESTART_SPOOL=f"1:-1:{precious}/x.job"), check=False)
         self.assertEqual(done.returncode, 66, done.stderr)
         self.assertTrue(os.path.isdir(precious))
@@ -263,9 +264,9 @@ class Streamed(unittest.TestCase):
             while not os.listdir(self.spools):
                 time.sleep(0.01)
             restarter.send_signal(sign)
-            restarter.wait(60)
+            restarter.wait(PATIENCE)
             restarter.stdin.close()
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             while os.listdir(self.spools) and time.monotonic() < deadline:
                 time.sleep(0.01)
             self.assertEqual(os.listdir(self.spools), [])
@@ -285,7 +286,7 @@ class Streamed(unittest.TestCase):
         self.comes_back(tree, stream)
         go(tree)
         sent = subprocess.Popen([CKPT, "cat", image], stdout=subprocess.PIPE)
-        done = subprocess.run([RESTART, "-"], stdin=sent.stdout, capture_output=True, text=True, timeout=90, cwd=tree.work,
+        done = subprocess.run([RESTART, "-"], stdin=sent.stdout, capture_output=True, text=True, timeout=PATIENCE, cwd=tree.work,
                               env=environment(), check=False)
         sent.stdout.close()
         self.assertEqual((sent.wait(), done.returncode), (0, 0), done.stderr)
@@ -315,7 +316,7 @@ class Streamed(unittest.TestCase):
         for number, content in enumerate(broken):
             with open(path, "wb") as f:
                 f.write(content)
-            done = subprocess.run([RESTART, "--check", path], capture_output=True, text=True, timeout=60, env=environment(), check=False)
+            done = subprocess.run([RESTART, "--check", path], capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
             self.assertIn(done.returncode, (DAMAGED, 68), (number, done.stderr))
             self.assertEqual(os.listdir(self.spools), [])
         go(tree)
