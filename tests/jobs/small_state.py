@@ -171,6 +171,7 @@ end(*silent)
 half[0].shutdown(socket.SHUT_WR)
 wait_until(lambda: state(half[0]) == 5 and state(half[1]) == 8)
 reset[0].sendall(b'unread')
+select.select([reset[1]], [], [])  # else it would end before it is reset
 reset[1].close()
 wait_until(lambda: state(reset[0]) == 7)
 facts['errors or stamps'] = lambda: errors(reset[0])
