@@ -181,7 +181,7 @@ class ThreadRights(unittest.TestCase):
             open(path("end"), "w").close()
             wait_for(path("ended"), tree)
             os.remove(path("end"))
-            back = subprocess.run([CKPT, "back", str(tree.child.pid), image], capture_output=True, text=True, timeout=60,
+            back = subprocess.run([CKPT, "back", str(tree.child.pid), image], capture_output=True, text=True, timeout=job_tree.PATIENCE,
                                   env=environment(), check=False)
             self.assertEqual(back.returncode, 0, back.stderr)
             open(path("ask"), "w").close()

@@ -11,7 +11,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from job_tree import CKPT, adopt_orphans, environment  # noqa: E402
+from job_tree import CKPT, PATIENCE, adopt_orphans, environment  # noqa: E402
 
 TRACER = r"""
 import ctypes, os, signal, sys, time
@@ -43,15 +43,15 @@ class Traced(unittest.TestCase):
         job = subprocess.Popen([CKPT, "run", "--dir", os.path.join(work, "images"), "--", sys.executable, "-c", TRACER], cwd=work, env=environment(),
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.addCleanup(job.kill)
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not os.path.exists(os.path.join(work, "up")):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.005)
-        done = subprocess.run([CKPT, "now", str(job.pid)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([CKPT, "now", str(job.pid)], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
         self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
         self.assertIn("traced", done.stderr)
         open(os.path.join(work, "go"), "w").close()
-        said, _ = job.communicate(timeout=60)
+        said, _ = job.communicate(timeout=PATIENCE)
         self.assertEqual(said, "7 0\n")
         self.assertEqual(job.returncode, 0)
 
