@@ -53,7 +53,8 @@ def prepare(work, name):
     if name == "make":
         targets = " ".join(f"o{i}" for i in range(48))
         with open(os.path.join(work, "Makefile"), "w") as f:
-            f.write(f"all: {targets}\n\t@cat {targets} | md5sum\no%:\n\t@sleep 0.2; echo $@ | md5sum > $@\n")
+            # Each is made whatever is there: make would take one that was half written at the kill for made.
+            f.write(f"T := {targets}\n.PHONY: all $(T)\nall: $(T)\n\t@cat $(T) | md5sum\n$(T):\n\t@sleep 0.2; echo $@ | md5sum > $@\n")
     if name == "spawn":
         with open(os.path.join(work, "worker.py"), "w") as f:
             f.write(WORKER)
