@@ -243,7 +243,7 @@ class SharedThings(unittest.TestCase):
         """Memory in /dev/shm whose name the program removes after the checkpoint: made again once, for all."""
         for size in (64 << 10, (3 << 20) + 4096):
             with self.subTest(size=size):
-                name = f"/dev/shm/ckpt-test.{os.getpid()}"
+                name = f"/dev/shm/ckpt-test-shared.{os.getpid()}"
                 content = bytearray(size)
                 content[::5000] = bytes(i % 251 for i in range(0, size, 5000))
                 crc = zlib.crc32(content[:size - 1])
