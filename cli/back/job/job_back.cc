@@ -78,10 +78,11 @@ class JobBack {
     return static_cast<uint32_t>(members_.size()) + (options_.others != nullptr ? 1 : 0);
   }
 
-  // A connection broke off: a process has ended, or is about to. Names it.
+  // A connection broke off: a process has ended, or is about to, which takes one of much memory some time on
+  // a busy machine. Names it.
   Error who_has_ended(const Error& why) const {
     if (why.code != ExitCode::kInternal && why.code != ExitCode::kNoProcess) return why;
-    for (const int64_t until = now_ns() + 2'000'000'000; now_ns() < until; wait_a_moment()) {
+    for (const int64_t until = now_ns() + 10'000'000'000; now_ns() < until; wait_a_moment()) {
       for (const Member& m : members_) {
         JobProcess process;
         if (look_at_process(m.listed->pid, process) && !process.ended()) continue;
