@@ -21,15 +21,17 @@ class Trickle {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends_), 0);
     thread_ = std::thread([this, bytes] {
       const MessageHead head{static_cast<uint32_t>(Step::kSampled), bytes};
-      (void)!write(ends_[1], &head, sizeof(head));
+      send(ends_[1], &head, sizeof(head), MSG_NOSIGNAL);
       for (uint32_t sent = 0; !done_ && sent + 1 < bytes; ++sent) {
-        (void)!write(ends_[1], "x", 1);
+        send(ends_[1], "x", 1, MSG_NOSIGNAL);
         usleep(1000);  // between two bytes
       }
     });
   }
   ~Trickle() {
     done_ = true;
+    // Nobody reads any more: once there is no room it would wait in send for ever.
+    shutdown(ends_[0], SHUT_RDWR);
     thread_.join();
     close(ends_[0]);
     close(ends_[1]);
