@@ -206,7 +206,8 @@ TEST_F(Releases, AreAskedAgainAfterAStop) {
       ++rounds;
     }
   });
-  while (tid == 0) sched_yield();
+  // Stops one right behind the other let nothing come between.
+  while (rounds == 0) sched_yield();
   for (int i = 0; i < 500; ++i) {
     uint64_t before = stops();
     send_stop(tid);
