@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 
+#include <string>
 #include <vector>
 
 #include "base/protocol/control_protocol.h"
@@ -265,11 +266,12 @@ TEST_F(Hiding, ProgramsDoNotBeginWithItBlockedOrIgnored) {
   pid_t child;
   ASSERT_EQ(posix_spawnp(&child, "grep", &actions, &attributes, const_cast<char**>(argv), environ), 0);
   close(p[1]);
-  char text[500] = {};
-  ASSERT_GT(read(p[0], text, sizeof(text) - 1), 0);
+  std::string text;
+  char some[500];
+  for (ssize_t n; (n = read(p[0], some, sizeof(some))) > 0;) text.append(some, static_cast<size_t>(n));
   waitpid(child, nullptr, 0);
   unsigned long long blocked = 0, ignored = ~0ull;
-  ASSERT_EQ(sscanf(text, "SigBlk: %llx SigIgn: %llx", &blocked, &ignored), 2) << text;
+  ASSERT_EQ(sscanf(text.c_str(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored), 2) << text;
   EXPECT_EQ(blocked >> (kOurs - 1) & 1, 0u);
   EXPECT_EQ(ignored >> (kOurs - 1) & 1, 0u);
   EXPECT_NE(blocked >> (SIGUSR1 - 1) & 1, 0u);
