@@ -353,8 +353,7 @@ TEST_P(Channels, TcpClosedAndUrgent) {
     VERIFY(send(9, "ab!", 3, MSG_OOB) == 3 && send(9, "cd", 2, 0) == 2);
     connected_tcp(12, 13, 5);
     VERIFY(write(12, "unread", 6) == 6);
-    pollfd p{13, POLLIN, 0};
-    poll(&p, 1, -1);
+    VERIFY(await_input(13));
     VERIFY(write(13, "x", 1) == 1);
     close(13);  // with an unread byte: a reset
     close(5);
@@ -427,6 +426,7 @@ TEST_P(Channels, UdpWithWhatWaits) {
       VERIFY_EQ(poll(&ended, 1, 0), fd == 8 ? 0 : 1);
     }
     auto check = [](const std::string& text, int port) {
+      VERIFY(await_input(5));
       char bytes[100];
       sockaddr_in from{};
       socklen_t length = sizeof(from);

@@ -103,8 +103,7 @@ TEST_P(FarClient, ThatWaitsToBeAcceptedDoesNotForbidTheRestart) {
     VERIFY_EQ(read_some(told[0], 1), "1");
     close(told[0]);
     close(here);
-    pollfd waits{50, POLLIN, 0};
-    VERIFY_EQ(poll(&waits, 1, 10'000), 1);
+    VERIFY(await_input(50));
   };
   trip.before_restore = [] { close(host_at(kHere)); };
   trip.verify = [] {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -226,7 +227,7 @@ void in_child(Work work) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     close_range(3, ~0u, 0);
-    alarm(60);  // a read that should have found something would wait for ever
+    alarm(300);  // a read that should have found something would wait for ever
     work();
     _exit(0);
   }
@@ -313,6 +314,11 @@ std::string read_some(int fd, size_t n) {
   if (r < 0) return fmt::format("errno {}", errno);
   bytes.resize(static_cast<size_t>(r));
   return bytes;
+}
+
+bool await_input(int fd) {
+  pollfd p{fd, POLLIN, 0};
+  return poll(&p, 1, 60'000) == 1;
 }
 
 std::vector<int> open_descriptors() {

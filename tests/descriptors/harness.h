@@ -82,6 +82,10 @@ std::string read_file(const std::string& path);
 int open_at(int fd, const std::string& path, int flags, int mode = 0600);
 int move_to(int from, int to);
 std::string read_some(int fd, size_t n);
+// Returns when there is something to read, or to accept; false: there is nothing after a minute. What was
+// sent over the loopback need not be there when send(2) returns: the kernel may leave it to a thread of its
+// own.
+bool await_input(int fd);
 std::vector<int> open_descriptors();
 // 127.0.0.1, with this port.
 sockaddr_in loopback(uint16_t port);

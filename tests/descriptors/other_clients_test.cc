@@ -57,6 +57,7 @@ class OtherClients : public testing::TestWithParam<bool> {
       const std::string text = fmt::format("of {}", client);
       VERIFY_EQ(write(client, text.data(), text.size()), static_cast<ssize_t>(text.size()));
       fcntl(server, F_SETFL, O_NONBLOCK);
+      VERIFY(await_input(server));
       VERIFY_EQ(read_some(server, 100), text);
     });
   }

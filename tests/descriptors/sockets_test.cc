@@ -4,7 +4,6 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -141,8 +140,7 @@ TEST_P(Sockets, ListeningTcp) {
     int client = socket(AF_INET, SOCK_STREAM, 0);
     address = loopback(port_of(5));
     VERIFY(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    pollfd p{5, POLLIN, 0};
-    poll(&p, 1, -1);
+    VERIFY(await_input(5));
     close(accept(5, nullptr, nullptr));
     close(client);
   };
@@ -151,8 +149,7 @@ TEST_P(Sockets, ListeningTcp) {
     int client = socket(AF_INET, SOCK_STREAM, 0);
     auto address = loopback(port_of(5));
     VERIFY(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    pollfd p{5, POLLIN, 0};
-    VERIFY_EQ(poll(&p, 1, 1000), 1);
+    VERIFY(await_input(5));
     VERIFY(accept(5, nullptr, nullptr) >= 0);
   };
   trip.run();
@@ -308,8 +305,7 @@ TEST_P(Sockets, ConnectionsToOthersAreNamedAndReset) {
   trip.setup = [&] {
     move_to(socket(AF_INET, SOCK_STREAM, 0), 20);
     VERIFY(connect(20, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    pollfd p{20, POLLIN, 0};
-    poll(&p, 1, -1);
+    VERIFY(await_input(20));
   };
   trip.verify = [&] {
     VERIFY_EQ(read_some(20, 10), "unread");
