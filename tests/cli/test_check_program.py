@@ -85,8 +85,9 @@ class CheckProgram(CkptTest):
     def test_an_adapter_of_a_fast_network(self):
         """Open, and nothing of it mapped yet: it is refused with what has MPI go without it."""
         def check(how):
-            inner = (f"{adapter.lines(self.path('dev'))} exec {CKPT} check --json --after 500ms -- "
-                     f"python3 -c 'import os, time; os.open(\"{adapter.PATH}\", os.{how}); os.open(\"/dev/infiniband\", 0); time.sleep(600)'")
+            opened = self.path("opened_" + how)
+            inner = (f"{adapter.lines(self.path('dev' + how))} exec {CKPT} check --json --when {opened} -- "
+                     f"python3 -c 'import os, time; os.open(\"{adapter.PATH}\", os.{how}); os.open(\"/dev/infiniband\", 0); open(\"{opened}\", \"w\"); time.sleep(600)'")
             return subprocess.run(["unshare", "-m", "sh", "-ec", inner], capture_output=True, text=True, env=clean_environment(TMPDIR=self.directory))
         done = check("O_PATH")  # a place, of which nothing is open
         self.assertEqual(done.returncode, OK, done.stdout + done.stderr)

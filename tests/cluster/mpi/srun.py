@@ -137,16 +137,25 @@ class Streams(Allocation, OverHosts):
 
     def test_checked(self):
         """What can be saved, and what not, is said before a job is started that matters."""
-        check = [CKPT, "check", "--after", "100ms", "--hosts", "h1,h2,h3", "--launch", self.hosts.launch, "--"]
-        said = self.command(*check, "srun", "-n6", "sleep", "1234")
+        on = ["--hosts", "h1,h2,h3", "--launch", self.hosts.launch, "--"]
+        check, late, at_work = ([CKPT, "check", *when, *on] for when in ((), ("--after", "1000s"), ("--when", self.dir + "/at_work")))
+
+        def all_at_work(tasks):
+            """What the first task waits for, and says: until then connections of the step may just be made."""
+            there = " && ".join(f"[ -e there.{t} ]" for t in range(tasks))
+            return f"if [ $SLURM_PROCID = 0 ]; then until {there}; do sleep 0.05; done; : > at_work; fi"
+        said = self.command(*at_work, "srun", "-n6", "sh", "-c", f": > there.$SLURM_PROCID; {all_at_work(6)}; exec sleep 1234")
         self.assertIn("a job on 3 hosts", said)
         self.assertIn("all that it needs is on the hosts", said)
-        self.assertEqual(os.listdir(self.dir), [])
+        made = ["at_work", *(f"there.{t}" for t in range(6))]
+        self.assertEqual(sorted(os.listdir(self.dir)), made)
+        for name in made:
+            os.unlink(f"{self.dir}/{name}")
         self.assertFalse([w for name in self.hosts.names for _, w in self.hosts.processes(name) if "sleep 1234" in w])
         self.assertIn("--pty", self.command(*check, "srun", "--pty", "sh", code=78))
-        self.assertIn("it had ended before the checkpoint, with 3", self.command(*check, "srun", "-n2", "sh", "-c", "exit 3", code=75))
+        self.assertIn("it had ended before the checkpoint, with 3", self.command(*late, "srun", "-n2", "sh", "-c", "exit 3", code=75))
         with open(self.dir + "/alone.c", "w", encoding="ascii") as f:
-            f.write("#include <unistd.h>\nint main(void) { pause(); }\n")
+            f.write("#include <fcntl.h>\n#include <unistd.h>\nint main(int n, char** words) { if (n > 1) close(creat(words[1], 0600)); pause(); }\n")
         subprocess.run(["cc", "-static", "-o", self.dir + "/alone", self.dir + "/alone.c"], check=True)
         for words in (["srun", "-n2", "./alone"], ["mpirun", "-np", "2", "./alone"]):
             self.assertIn("statically linked", self.command(*check, *words, code=78))
@@ -156,7 +165,7 @@ class Streams(Allocation, OverHosts):
         for words in (["--report-bindings", "./sim", "./alone"], ["-genv", "A", "./alone", "./sim"], ["--not-known", "sh", "./alone"]):
             self.command(CKPT, "run", "--dir", "images", "--", launcher, "-np", "2", *words, SLURM_STEP_ID="0")
         # Whom only the checkpoint finds.
-        self.assertIn("alone", self.command(*check, "srun", "-n2", "sh", "-c", "./alone & wait", code=78))
+        self.assertIn("alone", self.command(*at_work, "srun", "-n2", "sh", "-c", f"./alone there.$SLURM_PROCID & {all_at_work(2)}; wait", code=78))
 
 
 class Ranks(Allocation, mpi.Mpi):
