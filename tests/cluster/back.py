@@ -127,8 +127,11 @@ class Back(ring.OnRing):
         done = self.hosts.run("h1", "env", *hosts, CKPT, "back", str(self.pid_of("h1", "python3 ring.py")), timeout=240)
         self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
         self.assertIn("started by the job", done.stderr)
-        # The third's end of the ring.
-        self.hosts.run("h3", "kill", "-9", str(self.pid_of("h3", "python3 ring.py")))
+        # The third's end of the ring. It is at rest: who is left neither sends nor receives, and the job does not end by that.
+        self.comes_to(3000)
+        third = self.pid_of("h3", "python3 ring.py")
+        self.hosts.run("h3", "kill", "-9", str(third))
+        wait_for("its end", lambda: not [w for p, w in self.hosts.processes("h3") if p == third and w.startswith("python3")])
         done = self.back(job.pid, ok=False)
         self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
         self.assertIn("has ended since the checkpoint", done.stderr)
