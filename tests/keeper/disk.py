@@ -5,7 +5,6 @@ import glob
 import json
 import os
 import shutil
-import signal
 import sys
 import time
 import unittest
@@ -54,7 +53,7 @@ class DiskTest(KeeperBase):
         self.now(program)
         self.kill(program)
         # The host has ended: all that was in memory is gone.
-        os.kill(self.status()["pid"], signal.SIGKILL)
+        self.end_keeper(self.status()["pid"])
         back = self.restart(self.disk, at_least=said[6])
         self.kill(back)
 
@@ -77,7 +76,7 @@ class DiskTest(KeeperBase):
         self.fine("verify", self.disk)
         self.assertEqual(len(self.on_disk()), 2)
         self.kill(program)
-        os.kill(self.status()["pid"], signal.SIGKILL)
+        self.end_keeper(self.status()["pid"])
         self.restart(self.disk, at_least=said)
         self.moves("other")
 
@@ -100,7 +99,7 @@ class DiskTest(KeeperBase):
                 self.moves()
                 self.now(program)
                 self.kill(program)
-                os.kill(self.status()["pid"], signal.SIGKILL)
+                self.end_keeper(self.status()["pid"])
                 back = self.restart(self.disk, at_least=1)
                 self.kill(back)
                 shutil.rmtree(self.disk)
@@ -109,13 +108,6 @@ class DiskTest(KeeperBase):
         with open(f"/proc/{keeper}/task/{keeper}/children", encoding="ascii") as f:
             [pid] = f.read().split()
         return int(pid)
-
-    def lives(self, pid):
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as f:
-                return f.read().rpartition(")")[2].split()[0] != "Z"
-        except FileNotFoundError:
-            return False
 
     def test_the_disk_fails(self):
         program = self.start_saving()

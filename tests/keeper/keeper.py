@@ -16,7 +16,9 @@ import threading
 import time
 import unittest
 
-from keeper_support import CKPT, IO, LIMIT, NOT_FOUND, PERMISSION, PROGRAM, UNAVAILABLE, USAGE, KeeperBase, environment
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from stopped_threads import is_any_stopped  # noqa: E402
+from keeper_support import CKPT, IO, LIMIT, NOT_FOUND, PERMISSION, PROGRAM, UNAVAILABLE, USAGE, KeeperBase, environment  # noqa: E402
 
 
 class KeeperTest(KeeperBase):
@@ -123,7 +125,7 @@ class KeeperTest(KeeperBase):
         keeper = self.start_keeper()
         program = self.start()
         self.now(program)
-        os.kill(keeper, signal.SIGKILL)
+        self.end_keeper(keeper)
         self.refused(UNAVAILABLE, [self.where, "ckpt keeper start"], "now", program.pid)
         self.refused(UNAVAILABLE, [self.where], "ls", self.where)
         self.refused(UNAVAILABLE, [self.where], "keeper", "status", self.keeper)
@@ -143,19 +145,15 @@ class KeeperTest(KeeperBase):
         asking = self.spawn([CKPT, "now", str(program.pid)], env=environment(), stderr=subprocess.PIPE, text=True,
                             stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + LIMIT
-        while not self.is_stopped(program.pid):
+        while not is_any_stopped(program.pid):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
-        os.kill(keeper, signal.SIGKILL)
+        self.end_keeper(keeper)
         os.killpg(program.pid, signal.SIGCONT)
         _, error = asking.communicate(timeout=LIMIT)
         self.assertEqual(asking.returncode, UNAVAILABLE, error)
         self.assertIn(self.where, error)
         self.moves()
-
-    def is_stopped(self, pid):
-        with open(f"/proc/{pid}/status", encoding="ascii") as f:
-            return "T (stopped)" in f.read()
 
     def test_memory_is_used_up(self):
         self.start_keeper("64M")
@@ -218,10 +216,13 @@ class KeeperTest(KeeperBase):
             client.connect(path)
             silent.append(client)
         # One second for each of the two; who asks may give up after two, and is answered the next time.
-        if self.ckpt("keeper", "status", self.keeper).returncode != 0:
-            self.status()
+        first = self.ckpt("keeper", "status", self.keeper)
         for client in silent:
-            client.close()
+            with client:
+                client.settimeout(LIMIT)
+                self.assertEqual(client.recv(1), b"")
+        if first.returncode != 0:
+            self.status()
         self.status()
 
     @unittest.skipUnless(os.geteuid() == 0, "another user takes root")

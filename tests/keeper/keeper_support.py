@@ -1,4 +1,5 @@
 """A keeper, a program that counts in memory, and what tests do with them."""
+import contextlib
 import glob
 import json
 import os
@@ -96,6 +97,21 @@ class KeeperBase(unittest.TestCase):
         self.fine("keeper", "start", self.keeper, "--memory", memory, "--untouched")
         return self.status()["pid"]
 
+    def end_keeper(self, pid):
+        """Killed, and gone."""
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + LIMIT
+        while self.lives(pid):
+            self.assertLess(time.monotonic(), deadline, "the killed keeper does not end")
+            time.sleep(0.002)
+
+    def lives(self, pid):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+                return f.read().rpartition(")")[2].split()[0] not in "ZX"
+        except (FileNotFoundError, ProcessLookupError):  # the latter between open and read
+            return False
+
     def status(self):
         return json.loads(self.fine("keeper", "status", "--json", self.keeper))
 
@@ -162,7 +178,7 @@ class KeeperBase(unittest.TestCase):
     def child_of(self, process):
         """The first process of what was brought back: below ckpt-restart, and the init of its namespace."""
         for pid in descendants(process.pid):
-            with open(f"/proc/{pid}/environ", "rb") as f:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/environ", "rb") as f:
                 if b"CKPT_JOB=" in f.read():
                     return pid
         self.fail("nothing was brought back")
