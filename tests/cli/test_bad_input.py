@@ -99,7 +99,8 @@ class Checkpoints(RealTest):
             self.assertEqual(self.ckpt("verify", cost["image"]).returncode, OK)
 
     def test_thread_that_does_not_stop(self):
-        with self.running("--stop-timeout", "200ms", argv=[API, "stuck"]) as child:
+        # Long enough for the other thread, which stops when it gets a processor.
+        with self.running("--stop-timeout", "10s", argv=[API, "stuck"]) as child:
             tid = next(t for t in os.listdir(f"/proc/{child.pid}/task")
                        if contents(f"/proc/{child.pid}/task/{t}/comm") == "stubborn\n")
             self.check_refusal(self.ckpt("now", child.pid), TIMEOUT, tid, "stubborn", "CKPT_STOP_TIMEOUT")
@@ -116,7 +117,7 @@ class Checkpoints(RealTest):
             self.assertIn("stubborn", where.stdout)
 
     def test_critical_section_that_lasts(self):
-        with self.running("--stop-timeout", "1s", argv=[API, "critical"]) as child:
+        with self.running("--stop-timeout", "10s", argv=[API, "critical"]) as child:
             self.check_refusal(self.ckpt("now", child.pid), TIMEOUT, "critical section", "CKPT_STOP_TIMEOUT")
             self.ask(child, b"leave\n")
             self.take(child)
