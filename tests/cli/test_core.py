@@ -5,6 +5,7 @@ import re
 import resource
 import shutil
 import sys
+import time
 import unittest
 
 from support import *
@@ -13,12 +14,23 @@ VICTIM = os.environ["CKPT_CORE_VICTIM"]
 GDB = shutil.which("gdb")
 
 
+def await_calls(pid):
+    """Returns when all threads but the one that spins sleep in a call: it is ready when they are on their way there."""
+    def state_and_name(tid):
+        with open(f"/proc/{pid}/task/{tid}/stat", encoding="ascii") as f:
+            name, _, rest = f.read().partition("(")[2].rpartition(")")
+        return name, rest.split()[0]
+    while any(state != "S" for name, state in map(state_and_name, os.listdir(f"/proc/{pid}/task")) if name != "worker 4"):
+        time.sleep(0.001)
+
+
 @contextlib.contextmanager
 def victim(test, **variables):
     command = [CKPT, "run", "--dir", test.path("images"), "--keep", "0", "--", VICTIM]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment(**variables))
     try:
         test.assertEqual(child.stdout.readline(), b"ready\n")
+        await_calls(child.pid)
         yield child
     finally:
         child.kill()

@@ -31,8 +31,9 @@ __attribute__((noinline)) int waits_here(int number) {
 
 __attribute__((noinline)) int spins_here(uint64_t pattern) {
   volatile bool stop = false;
+  // xmm15 holds the pattern while the thread spins, and already when it is counted.
+  asm volatile("movq %0, %%xmm15" : : "r"(pattern) : "xmm15");
   standing++;
-  // xmm15 holds the pattern while the thread spins.
   while (!stop) asm volatile("movq %0, %%xmm15" : : "r"(pattern) : "xmm15");
   return 0;
 }
