@@ -60,7 +60,7 @@ class Crowd(CkptTest):
         libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
         threads = 2000
         self.start(threads, "--faults", "in-thread", "--stop-timeout", "200ms")
-        held = max(int(tid) for tid in os.listdir(f"/proc/{self.child.pid}/task"))
+        held = max({int(tid) for tid in os.listdir(f"/proc/{self.child.pid}/task")} - {self.child.pid})
         self.assertEqual(libc.ptrace(seize, held, None, None), 0, os.strerror(ctypes.get_errno()))
         self.assertEqual(libc.ptrace(interrupt, held, None, None), 0, os.strerror(ctypes.get_errno()))
         self.assertTrue(os.WIFSTOPPED(os.waitpid(held, 0x40000000)[1]))  # __WALL
