@@ -77,7 +77,7 @@ class BackFaults(ToldJob):
         try:
             with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
                 return f.read().rsplit(")", 1)[1].split()[0] in "ZX"
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # the latter between open and read
             return True
 
     def wait_until(self, what, condition):
