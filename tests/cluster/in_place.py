@@ -216,9 +216,12 @@ class InPlace(ring.OnRing):
         self.ends_well(job)
 
     def test_the_spare_is_lost(self):
+        """While its part is restarted there."""
+        self.launch = self.stopping_at("restart.memory", "h4")
         job = self.begin()
         self.hosts.cut("h2")
         wait_for(lambda: "a word: " + self.said(), lambda: "come to h4" in self.said())
+        self.await_stop("h4")
         self.hosts.cut("h4")
         self.is_restarted(job, "h4")
         self.assertIn("on h1, h5, h3\n", self.said())

@@ -14,7 +14,9 @@ USAGE, NO_PROCESS, INCOMPATIBLE, UNAVAILABLE, TIMEOUT = 64, 67, 68, 69, 75
 
 # Counts aloud: a line that is missing or comes twice is seen.
 COUNTER = ("import os, socket, time\nc = socket.create_connection(('h2', 5003))\n"
-           "i = 0\nwhile not os.path.exists('go') or i % 50:\n c.sendall(b'x')\n assert c.recv(1) == b'x'\n print(i, flush=True)\n i += 1\n"
+           "i = 0\nwhile not os.path.exists('go') or i % 50:\n c.sendall(b'x')\n assert c.recv(1) == b'x'\n print(i, flush=True)\n"
+           " if os.path.exists('pause'):\n  with open('new', 'w') as f: f.write(str(i))\n  os.rename('new', 'paused')\n"
+           "  while os.path.exists('pause'): time.sleep(0.01)\n i += 1\n"
            "c.close()\nprint('end', i, flush=True)\n")
 ECHO = ("import socket\ns = socket.create_server(('', 5003))\nopen('listens', 'w').close()\nc = s.accept()[0]\n"
         "while part := c.recv(100): c.sendall(part)\n")
@@ -149,16 +151,19 @@ class Migrate(over_hosts.OverHosts):
         self.with_slow_look()
         job = self.running()
         asked = self.asked_and_checking(job)
-        text = self.texts["out"][0]
         other = subprocess.Popen([CKPT, "now", "--json", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
         self.addCleanup(other.kill)
         first = next(p for p, w in self.hosts.processes("h1") if w == "python3 counter.py")
-        with open(f"/proc/{self.outer_pid('h1', first)}/schedstat", encoding="ascii") as f:
-            ran = f.read()
+        counter = self.outer_pid("h1", first)
+
+        def look(name):
+            with open(f"/proc/{counter}/{name}", encoding="ascii") as f:
+                return f.read()
+        # It stands when it is counted, and may not sleep yet.
+        wait_for("its sleep", lambda: look("stat").rpartition(")")[2].split()[0] == "S")
+        ran = look("schedstat")
         wait_for("a word of the head", lambda: self.hosts.run("h3", "true").returncode == 0)
-        with open(f"/proc/{self.outer_pid('h1', first)}/schedstat", encoding="ascii") as f:
-            self.assertEqual(f.read(), ran)
-        self.assertEqual(self.texts["out"][0], text)
+        self.assertEqual(look("schedstat"), ran)
         self.assertEqual(self.end_look(asked)[0], 0)
         _, said = other.communicate(timeout=240)
         self.assertEqual(other.returncode, 0, said)
@@ -211,6 +216,12 @@ class Migrate(over_hosts.OverHosts):
         """The job ends with it, and comes back from the checkpoint, which counts."""
         self.with_slow_look()
         job = self.running()
+        # What is on its way from the program through the head is lost with it: there is nothing.
+        open(self.dir + "/pause", "w").close()
+        wait_for("the program's pause", lambda: os.path.exists(self.dir + "/paused"))
+        with open(self.dir + "/paused", encoding="ascii") as f:
+            last = f"\n{f.read()}\n".encode()
+        wait_for("all that it has printed", lambda: self.texts["out"][0].endswith(last))
         self.asked_and_checking(job)
         printed = self.texts["out"][0].decode()
         job.kill()
@@ -218,6 +229,7 @@ class Migrate(over_hosts.OverHosts):
         open(self.dir + "/seen", "w").close()
         wait_for("the end of all", lambda: not any(self.pids(h, f"python3 {s}.py") for h in self.hosts.names for s in ("echo", "counter")))
         [checkpoint] = glob.glob(self.images + "/*.hosts")
+        os.unlink(self.dir + "/pause")
         open(self.dir + "/go", "w").close()
         back = self.start([over_hosts.RESTART, "--hosts", "h1,h3", "--launch", self.hosts.launch, checkpoint], "back")
         self.assertEqual(back.wait(240), 0, self.said("back"))
@@ -227,12 +239,15 @@ class Migrate(over_hosts.OverHosts):
         self.assertEqual(lines, [str(i) for i in range(count)] + [f"end {count}", ""], self.said())
 
     def test_new_host_dies(self):
-        """As soon as the job's processes have ended for it: it comes back where it was. (Those of the first host cannot stay.)"""
+        """While they are restarted there: the job comes back where it was. (Those of the first host cannot stay.)"""
+        self.launch = self.stopping_at("restart.memory", "h3")
         job = self.running("import socket\na, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0])\n")
+        counter = self.outer_pid("h1", self.pids("h1", "python3 counter.py")[0])
         asked = subprocess.Popen([CKPT, "migrate", str(job.pid), "--from", "h2", "--to", "h3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                  text=True, env=clean())
         # What was at h1 is gone: the decision was made.
-        wait_for("the end of the counter", lambda: not self.pids("h1", "python3 counter.py"))
+        wait_for("the end of the counter", lambda: not os.path.exists(f"/proc/{counter}"))
+        self.await_stop("h3")
         self.hosts.crash("h3")
         _, said = asked.communicate(timeout=240)
         self.assertIn("it goes on where it was", said + self.said())

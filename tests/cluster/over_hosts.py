@@ -112,6 +112,19 @@ class OverHosts(unittest.TestCase):
             return json.loads(done.stdout)
         return done
 
+    def stopping_at(self, point, host):
+        """How agents are started so that the restart of a part on that host comes to this point, and no further."""
+        path = f"{self.dir}/stopping_on_{host}"
+        with open(path, "w", encoding="ascii") as f:
+            f.write(f'#!/bin/sh\n[ "$1" != {host} ] || export CKPT_TEST_POINT={point}@ckpt-restart=stop\nexec {self.hosts.launch.split()[0]} "$@"\n')
+        os.chmod(path, 0o700)
+        return path + " {host}"
+
+    def await_stop(self, host):
+        def stopped():
+            return [line for line in self.hosts.run(host, "ps", "-e", "-o", "stat=,args=").stdout.splitlines() if line.startswith("T") and "ckpt-restart" in line]
+        wait_for(lambda: f"the point on {host}: " + self.said(), stopped)
+
     def kill_all(self, job):
         """Every process of the job, on every host, at once."""
         for name in self.hosts.names:
