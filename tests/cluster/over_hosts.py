@@ -146,6 +146,5 @@ class JobOfNumbers(OverHosts):
     def connected(self, name="h1"):
         def look():
             return [p for p, words in self.hosts.processes(name) if words.startswith(NUMBERS)] and \
-                "ESTAB" in self.hosts.run(name, "ss", "-tn", "state", "established", "dport", "=", "5000").stdout + \
-                self.hosts.run(name, "ss", "-tn").stdout
+                self.hosts.run(name, "ss", "-Htn", "state", "established", "dport", "=", "5000").stdout
         wait_for("the connection", look)
