@@ -90,8 +90,8 @@ class Allocations(Allocation, OverHosts):
     def test_what_srun_has_started_is_missed(self):
         """By its name, for its processes would be in no part."""
         os.symlink(shutil.which("sleep"), self.dir + "/srun")
-        job = self.run_job("sh", "-c", f"{self.dir}/srun 100; true")
-        wait_for("it", lambda: [p for p, w in self.hosts.processes("h1") if w.startswith(self.dir + "/srun 100")])
+        job = self.run_job("sh", "-c", f"{self.dir}/srun 1001; true")
+        wait_for("it", lambda: [p for p, w in self.hosts.processes("h1") if w.startswith(self.dir + "/srun 1001")])
         self.leads(job.pid)
         done = self.now(job.pid, ok=False)
         self.assertEqual(done.returncode, 76, done.stderr)

@@ -51,13 +51,13 @@ class Run(JobOfNumbers):
     def test_a_directory_of_another_job(self):
         """Its tables would be written over: the second job is refused, and the first one goes on to have its hosts' commands."""
         job = self.run_job("sh", "-c", f"while ! [ -e {self.dir}/go ]; do sleep 0.05; done; {ON} h2 hostname")
-        wait_for("the tables", lambda: os.path.exists(self.images + "/h2/.hosts-table"))
+        self.leads(job.pid)
         done = subprocess.run([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, "--", "true"],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 69, done.stderr)
         self.assertIn("is the directory of another job", done.stderr)
         self.go()
-        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(job.wait(240), 0, self.said())
         self.assertEqual(self.said(), "h2\n")
 
     def test_a_directory_whose_name_is_no_text(self):
@@ -119,7 +119,7 @@ class Run(JobOfNumbers):
     def test_nohup(self):
         """The job goes on when its caller's terminal is closed."""
         self.head = ("nohup",)
-        job = self.run_job("sleep", "100")
+        job = self.run_job("sleep", "1001")
         self.leads(job.pid)
         job.send_signal(signal.SIGHUP)
         self.assertEqual(self.now(job.pid)["hosts"], 2)
@@ -127,13 +127,13 @@ class Run(JobOfNumbers):
 
     def test_a_question_that_is_none(self):
         """Perhaps of a ckpt of another version: it is answered, and the job goes on. Of the head, and through an agent."""
-        job = self.run_job("sleep", "100")
+        job = self.run_job("sleep", "1001")
         self.leads(job.pid)
         with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
             [head] = [line.split("@")[1].strip() for line in f if line.rstrip().endswith(f"@ckpt_rt.head.{job.pid}")]
         ask = ("import socket, sys\nname, text = sys.argv[1:]\n"
                "name = name or [l.split('@')[1].strip() for l in open('/proc/net/unix') if '@ckpt_rt.agent.' in l][0]\n"
-               "s = socket.socket(socket.AF_UNIX)\ns.settimeout(20)\ns.connect('\\0' + name)\ns.sendall(text.encode() + b'\\n')\nprint(s.recv(9999).decode())\n")
+               "s = socket.socket(socket.AF_UNIX)\ns.settimeout(240)\ns.connect('\\0' + name)\ns.sendall(text.encode() + b'\\n')\nprint(s.recv(9999).decode())\n")
         for where, name in ((("h2",), ""), ((), head)):
             for text in ('{"leave_out": 1}', '{"move": {"from": []}}', '{"back": {"checkpoint": {}}}'):
                 words = (self.hosts.enter(*where) if where else []) + ["/usr/bin/python3", "-c", ask, name, text]
@@ -174,8 +174,8 @@ print('asked', len(came), flush=True)
     def test_streams_wait_for_who_reads(self):
         """However long, without a connection that breaks; and a command ends when nobody reads it, or waits for it."""
         many = 3_000_000
-        job = self.run_job("sleep", "100")
-        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        job = self.run_job("sleep", "1001")
+        wait_for("the program", lambda: any(w == "sleep 1001" for _, w in self.hosts.processes("h1")))
         # A host may be silent for a second: its kernel answers, but takes nothing while nobody reads.
         for name in ("h1", "h2"):
             path = f"{self.images}/{name}/.hosts-table"
@@ -202,8 +202,8 @@ print('asked', len(came), flush=True)
         self.assertIsNone(job.poll(), self.said())
 
     def test_nothing_on_a_command_line(self):
-        self.run_job("sleep", "100")
-        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        self.run_job("sleep", "1001")
+        wait_for("the program", lambda: any(w == "sleep 1001" for _, w in self.hosts.processes("h1")))
         with open(f"{self.images}/h1/.hosts-table", encoding="ascii") as f:
             secret = json.load(f)["secret"]
         self.assertEqual(os.stat(f"{self.images}/h1/.hosts-table").st_mode & 0o777, 0o600)
@@ -212,8 +212,8 @@ print('asked', len(came), flush=True)
                 self.assertNotIn(secret, words)
 
     def test_stranger_is_turned_away(self):
-        self.run_job("sleep", "100")
-        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        self.run_job("sleep", "1001")
+        wait_for("the program", lambda: any(w == "sleep 1001" for _, w in self.hosts.processes("h1")))
         with open(f"{self.images}/h1/.hosts-table", encoding="ascii") as f:
             table = json.load(f)
         table["secret"] = "00" * 32
@@ -227,8 +227,8 @@ print('asked', len(came), flush=True)
 
     def test_strangers_are_few_at_a_time(self):
         """Whoever connects and says nothing has a process, but not as many as he likes."""
-        self.run_job("sleep", "100")
-        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        self.run_job("sleep", "1001")
+        wait_for("the program", lambda: any(w == "sleep 1001" for _, w in self.hosts.processes("h1")))
         with open(f"{self.images}/h1/.hosts-table", encoding="ascii") as f:
             [port] = [h["port"] for h in json.load(f)["hosts"] if h["name"] == "h1"]
         silent = ("import socket, sys\nall = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(60)]\n"

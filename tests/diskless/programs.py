@@ -41,7 +41,7 @@ def words(mpi, work, *more):
 
 
 def run(command, **more):
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment(**ROOT, **more))
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment(**ROOT, **more))
 
 
 class Programs(unittest.TestCase):
