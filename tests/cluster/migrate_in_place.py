@@ -268,7 +268,7 @@ class MigrateInPlace(ring.OnRing):
 
         def stopped():
             for pid, words in self.hosts.processes("h3"):
-                if words.endswith("back-part") and " T" in self.hosts.run("h3", "ps", "-o", "stat=", "-p", str(pid)).stdout.rjust(3):
+                if words.endswith("back-part") and self.hosts.run("h3", "ps", "-o", "stat=", "-p", str(pid)).stdout.startswith("T"):
                     return pid
             return None
         return job, asked, wait_for(lambda: "the point: " + self.said(), stopped)
