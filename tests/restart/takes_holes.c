@@ -1,9 +1,10 @@
 // Unmaps ranges of many sizes, waits, and maps them again at their place, as a program may that has one
 // thread: nobody else maps anything. A stack of its own grows down into another hole (MAP_GROWSDOWN).
 //
-// Prints the holes. Then, without an argument, does so again and again, and prints "ok" in the end; with one,
-// once for each line of its input, and answers by "ok".
+// Prints the holes. Then, without an argument, does so again and again, often enough and until its input
+// ends, and prints "ok"; with one, once for each line of its input, and answers by "ok".
 #define _GNU_SOURCE
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,7 +15,7 @@
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
 
-enum { kPage = 4096, kRounds = 60, kHoles = 7, kStack = 96 << 20, kGrowth = 8 };
+enum { kPage = 4096, kRounds = 60, kHoles = 7, kStack = 96 << 20, kGrowth = 8, kMostGrowths = 2000 };
 // In pages: 96 MiB, and what small mappings fit into.
 static const size_t sizes[kHoles] = {24576, 1024, 256, 17, 16, 2, 1};
 static const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -34,7 +35,7 @@ static int take(int round) {
       holes[i][at] = (char)round;
     }
   }
-  stack -= kGrowth * kPage;
+  if (round <= kMostGrowths) stack -= kGrowth * kPage;
   for (int page = kGrowth - 1; page >= 0; --page) stack[page * kPage] = (char)round;
   return 0;
 }
@@ -72,7 +73,8 @@ int main(int count, char** words) {
     puts("ok");
     fflush(stdout);
   }
-  for (int round = 1; count == 1 && round <= kRounds; ++round) {
+  struct pollfd input = {0, POLLIN, 0};
+  for (int round = 1; count == 1 && (round <= kRounds || poll(&input, 1, 0) == 0); ++round) {
     nanosleep(&(struct timespec){0, 20000000}, NULL);
     const int r = take(round);
     if (r != 0) return r;
