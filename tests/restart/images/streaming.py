@@ -129,12 +129,16 @@ class Streaming(unittest.TestCase):
             self.assertLessEqual({int(n) for n in f}, {0, 1, 2, 3})  # 3: ls reads the directory
         self.finish(child)
 
+    # At the end of a command its descriptors are closed first, and the program gives it a tenth of a second from there on. So another
+    # process has the pipe open until the command has ended and has been waited for.
+    ENDED_WHEN_NOBODY_READS = 'exec 3<&0; while grep -sq "^State:.[^ZX]" /proc/$PPID/status; do sleep 0.01; done & '
+
     def test_what_a_failing_command_says(self):
         for to, words in (("cat > /dev/null; exit 3", ["ended with status 3: cat > /dev/null"]),
                           ("cat > /dev/null; kill -9 $$", ["killed by signal 9"]),
                           ("no-such-command-here", ["ended with status 127"]),
-                          ("head -c 100000 > /dev/null; exit 5", ["ended with status 5 before it had read the image"]),
-                          ("exit 0", ["ended with status 0 before it had read the image"])):
+                          (self.ENDED_WHEN_NOBODY_READS + "head -c 100000 > /dev/null; exit 5", ["ended with status 5 before it had read the image"]),
+                          (self.ENDED_WHEN_NOBODY_READS + "exit 0", ["ended with status 0 before it had read the image"])):
             for mode in ("auto", "fork"):
                 with self.subTest(to=to, mode=mode):
                     child = self.start("--to", to, mode=mode)
