@@ -2,6 +2,7 @@
 """Programs that give up root's rights, as daemons do, or that are not dumpable: asked, and at an interval, with a directory
 that was root's and with one that is the later user's; each image is restarted as that user."""
 
+import contextlib
 import glob
 import json
 import os
@@ -16,8 +17,7 @@ import unittest
 from stepped_program import CKPT, RESTART, Program
 
 NOBODY = 65534
-# Seconds, for what hangs: two checkpoints with zstd:19 need many of a processor, which others want too.
-PATIENCE = 300
+PATIENCE = 300  # seconds, for what hangs
 
 # Each line of input is an expression, answered by its value in a line. Memory that even the program may not read has a 7.
 PROGRAM = """
@@ -68,8 +68,8 @@ class Dropped(unittest.TestCase):
         self.images = os.path.join(self.directory, "images")
         self.programs = []
 
-    def start(self, *options, how=()):
-        program = Program([*how, CKPT, "run", "--dir", self.images, *options, "--", "/usr/bin/python3", "-c", PROGRAM])
+    def start(self, *options, how=(), **settings):
+        program = Program([*how, CKPT, "run", "--dir", self.images, *options, "--", "/usr/bin/python3", "-c", PROGRAM], **settings)
         self.programs.append(program)
         self.assertEqual(program.child.stdout.readline(), b"up\n", program.child.poll())
         self.addCleanup(program.child.stdout.close)
@@ -186,16 +186,31 @@ class Dropped(unittest.TestCase):
 
     def test_asked_again_by_then(self):
         """Who serves the request before, with the rights of then, does not serve the next one."""
-        program = self.start("--compress", "zstd:19")
-        self.assertEqual(program.ask("globals().update(data=os.urandom(24 << 20))"), "None")
-        with subprocess.Popen([CKPT, "now", str(program.child.pid)], stdout=subprocess.DEVNULL) as first:
-            while not glob.glob(os.path.join(self.images, "*.tmp")):
+        program = self.start(CKPT_TEST_POINT="commit.index=wait")
+        self.assertEqual(program.ask(f"os.chdir({self.directory!r})"), "None")
+        waits = os.path.join(self.directory, f"{program.child.pid:010}.waits")
+        ask = [CKPT, "now", "--json", str(program.child.pid)]
+        with subprocess.Popen(ask, stdout=subprocess.DEVNULL) as first:
+            while not os.path.exists(waits):
                 self.assertIsNone(first.poll())
             self.drop(program)
-            self.assertIsNone(first.poll(), "it was too quick")
-            image = self.now(program)
+            with subprocess.Popen(ask, stdout=subprocess.PIPE) as second:
+                while second.poll() is None and not self.is_asking(second.pid):
+                    pass
+                os.unlink(waits)
+                image = json.loads(second.communicate(timeout=PATIENCE)[0])["image"]
             self.assertEqual(os.path.dirname(image), os.path.join(self.images, f"user-{NOBODY}"))
             self.assertEqual(first.wait(PATIENCE), 0)
+
+    @staticmethod
+    def is_asking(asker):
+        """It has the socket that the program is to connect to, has sent its signal, and sleeps."""
+        own = set()
+        with contextlib.suppress(OSError):  # it has been closed
+            own.update(os.readlink(f"/proc/{asker}/fd/{fd}") for fd in os.listdir(f"/proc/{asker}/fd"))
+        with open("/proc/net/unix", encoding="utf-8") as sockets, open(f"/proc/{asker}/stat", encoding="utf-8") as stat:
+            named = {f"socket:[{line.split()[6]}]" for line in sockets if "@ckpt_rt." in line}
+            return bool(own & named) and stat.read().rpartition(") ")[2][0] == "S"
 
     def test_root_saves_nothing_in_anothers_directory(self):
         os.mkdir(self.images, 0o700)
