@@ -10,6 +10,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_pids import enter_own_pids  # noqa: E402
+
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 LIKE_GO = os.path.join(BUILD, "tests", "beside", "like_go")
@@ -20,7 +23,9 @@ SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
 
 
 def environment():
-    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    clean["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
+    return clean
 
 
 def adopt_orphans():
@@ -286,4 +291,5 @@ class Beside(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    enter_own_pids()
     sys.exit(unittest.main())

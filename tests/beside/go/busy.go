@@ -1,5 +1,6 @@
 // A program of Go that does at once what programs of Go do: garbage, sockets, timers, signals,
-// children, pipes. What it prints depends on its argument alone.
+// children, pipes. What it prints depends on its argument alone. With a second one it ends when there is a
+// file of that name.
 package main
 
 import (
@@ -136,6 +137,12 @@ func main() {
 		return fmt.Sprintf("%d %x", n, h.Sum(nil))
 	})
 	wg.Wait()
+	for len(os.Args) > 2 {
+		if _, err := os.Stat(os.Args[2]); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	for _, s := range results {
 		fmt.Println(s)
 	}
