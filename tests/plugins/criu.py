@@ -117,6 +117,7 @@ class Criu(unittest.TestCase):
     def test_without_it_the_job_is_refused(self):
         job = self.start()
         child = int(job.stdout.readline())
+        self.grows()  # it is the static program, not the shell's fork any more
         taken = self.now(job.pid)
         self.assertEqual(taken.returncode, 78, taken.stderr)
         self.assertIn(f"process {child} (counter)", taken.stderr)

@@ -3,12 +3,16 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_network import enter_own_network  # noqa: E402
+
 CKPT, RESTART, CLIENT, RECONNECT = (os.environ[n] for n in ("CKPT", "CKPT_RESTART", "CKPT_CLIENT", "CKPT_RECONNECT_PLUGIN"))
-COUNT = 20000
+COUNT = 4000
 
 
 class Server:
@@ -124,4 +128,5 @@ class Plugins(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    enter_own_network()
     unittest.main()

@@ -27,6 +27,7 @@ class Prepare(unittest.TestCase):
         os.mkdir(self.dir + "/meet")
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
         self.environment["CKPT_MEET"] = self.dir + "/meet"
+        self.environment["CKPT_PREPARE_TIMEOUT"] = "30s"  # of one process: the host may take a processor away for seconds
 
     def start(self, script, *options):
         """A job in a session of its own, which ends when there is a file `end`."""
@@ -79,7 +80,7 @@ class Prepare(unittest.TestCase):
     # that came too late for the rounds would have the checkpoint taken again.
     FAMILY = "w() { while [ ! -e end ]; do :; done; }; w & w & cat < /dev/zero > /dev/null & child=$!; echo there; w; kill $child; wait; echo over"
 
-    def test_members_greet_each_other(self):
+    def start_family(self):
         job = self.start(self.FAMILY)
         self.assertEqual(job.stdout.readline(), "there\n")
 
@@ -93,6 +94,10 @@ class Prepare(unittest.TestCase):
             return False
         # One that executes after the checkpoint hears no more of it.
         wait_for("cat", has_executed)
+        return job
+
+    def test_members_greet_each_other(self):
+        job = self.start_family()
         taken = self.now(job.pid)
         self.assertEqual(taken.returncode, 0, taken.stderr)
         durable = wait_for("all have heard", lambda: len(found := self.log("durable")) == 4 and found)
@@ -147,8 +152,7 @@ class Prepare(unittest.TestCase):
         self.assertEqual((self.count("abandoned"), self.count("durable")), (1, 1))
 
     def test_one_member_refuses_for_all(self):
-        job = self.start(self.FAMILY)
-        self.assertEqual(job.stdout.readline(), "there\n")
+        job = self.start_family()
         self.file("refuse", "not now")
         taken = self.now(job.pid)
         self.assertEqual(taken.returncode, 69, taken.stderr)
@@ -173,8 +177,7 @@ class Prepare(unittest.TestCase):
         self.assertEqual(self.count("abandoned"), 1)
 
     def test_without_end(self):
-        job = self.start(self.FAMILY)
-        self.assertEqual(job.stdout.readline(), "there\n")
+        job = self.start_family()
         self.file("chatter", "")
         taken = self.now(job.pid)
         self.assertEqual(taken.returncode, 75, taken.stderr)
