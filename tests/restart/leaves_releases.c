@@ -1,5 +1,5 @@
 // Replaces mappings without pause, and leaves the calls in which it does so by siglongjmp, from the handler
-// of a timer. The program ends well when the file `end` is there.
+// of a timer. The program ends well when the file `end` is there and it has left some.
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -36,7 +36,7 @@ int main(void) {
   if (timer_settime(timer, 0, &often, NULL) != 0) return 1;
   puts("up");
   fflush(stdout);
-  for (volatile int block = 0; access("end", F_OK) != 0; block = (block + 1) % kBlocks) {
+  for (volatile int block = 0; access("end", F_OK) != 0 || left == 0; block = (block + 1) % kBlocks) {
     char* at = arena + (size_t)block * kBlock;
     if (sigsetjmp(out, 1) == 0) {
       inside = 1;
