@@ -249,7 +249,7 @@ class Trial:
 
     def restart(self):
         process = self.start([f"{self.build}/bin/ckpt-restart", "--json", self.images], clean_environment(), "restart")
-        wait_until("restart", lambda: '"ok"' in self.said("restart") or process.poll() is not None)
+        wait_until("restart", lambda: re.search('"ok".*\n', self.said("restart")) or process.poll() is not None)  # a whole line
         line = next((l for l in self.said("restart").splitlines() if '"ok"' in l), "")
         if not line or not json.loads(line)["ok"]:
             raise Failure(f"ckpt-restart: {self.said('restart')}")

@@ -297,8 +297,8 @@ class Lazy(unittest.TestCase):
         self.assertEqual(now.returncode, 0, errors)
         self.assertEqual(program.said()["event"], "loaded")
         image = json.loads(out)["image"]
-        program.child.send_signal(signal.SIGKILL)
         os.kill(self.pid, signal.SIGKILL)
+        program.child.send_signal(signal.SIGKILL)  # in a namespace the program ends with it
         program.end()
         self.good_to_the_end(self.restart(image=image))
 

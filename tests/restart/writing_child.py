@@ -4,8 +4,11 @@
 import os
 import signal
 import subprocess
+import sys
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+from own_network import enter_own_ipc  # noqa: E402
 from stepped_program import CKPT, environment
 from stepped_test import SteppedTest
 
@@ -77,4 +80,5 @@ class WritingChild(SteppedTest):
 
 
 if __name__ == "__main__":
+    enter_own_ipc()  # its segment stays there
     unittest.main()

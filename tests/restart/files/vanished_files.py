@@ -221,7 +221,7 @@ class VanishedFiles(unittest.TestCase):
         with open(self.path("out"), "w") as out:
             child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), *options, "--", "/usr/bin/python3", "-c", program, *arguments],
                                      stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, cwd=self.directory,
-                                     env=environment() | settings)
+                                     env=environment() | settings, start_new_session=True)
         try:
             while child.poll() is None and "up" not in self.output():
                 time.sleep(0.005)
@@ -229,7 +229,8 @@ class VanishedFiles(unittest.TestCase):
             self.assertEqual(taken.returncode, OK, taken.stdout)
             before_the_end()
         finally:
-            child.send_signal(signal.SIGKILL)
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)  # with its children
             child.wait()
 
     def output(self):
