@@ -151,6 +151,11 @@ class Hosts:
         run("ip", "link", "set", outer, "master", self.bridge, "up")
         run(*self.enter(name), "ip", "address", "add", f"{self.address(name)}/24", "dev", "eth0")
         run(*self.enter(name), "ip", "link", "set", "eth0", "up")
+        # The kernel hears of the cable by and by, and what is sent before that is lost.
+        end = time.monotonic() + 60
+        while "state forwarding" not in run("ip", "-d", "link", "show", "dev", outer):
+            if time.monotonic() > end:
+                raise RuntimeError(f"{name}: its link does not come up")
         if self.ssh:
             # Listens when the command is back: it goes into the background then. Not through a pipe: it would keep the other end.
             subprocess.run([*self.enter(name), "dropbear", "-s", "-r", f"{self.keys}/key", "-P", "/dev/shm/dropbear.pid"], check=True,
