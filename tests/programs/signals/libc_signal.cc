@@ -72,7 +72,7 @@ std::string handler_of_libc(uint64_t iterations) {
     require(call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr) == 0,
             "libc's signal: no mask can be set");
     KernelAction found{};
-    constexpr int kPatience = 10'000;  // naps: while it is borrowed, another one is there
+    constexpr int kPatience = 200'000;  // naps: while it is borrowed, another one is there
     for (int i = 0; i < kPatience; ++i) {
       require(call(SYS_rt_sigaction, kSetxid, nullptr, &found) == 0,
               "libc's signal: its handler cannot be read");
