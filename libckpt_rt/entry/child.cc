@@ -75,11 +75,11 @@ void forget_parent() {
 }  // namespace
 
 void put_child_right() {
-  OwnPage& own = *own_page::page;
   const uint64_t all = ~0ull;
   uint64_t before = 0;
   // Our signal's handler may come in between and ask the same.
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, 8L);
+  OwnPage& own = *own_page::page;
   if (!shares_memory_with_parent()) {
     ScopedLock guard(own.putting_right);
     if (own.pid.load(std::memory_order_relaxed) == 0) {
@@ -116,8 +116,8 @@ CKPT_FORK_PATH void in_child_after_fork() {
 
 CKPT_FORK_PATH void begin_exec() {
   job::creation::await_end();
-  OwnPage& own = *own_page::page;
   const int tid = sys::gettid();
+  OwnPage& own = *own_page::page;  // behind the call: a restart in it may make that page elsewhere
   int nobody = 0;
   // A stop begins only after the child has been put right, which most that come here never are.
   if (is_new_child() && own.in_exec.compare_exchange_strong(nobody, tid, std::memory_order_seq_cst) &&
@@ -129,8 +129,8 @@ CKPT_FORK_PATH void begin_exec() {
 }
 
 CKPT_FORK_PATH void end_exec() {
+  const int tid = sys::gettid();
   OwnPage& own = *own_page::page;
-  int tid = sys::gettid();
   const bool was_ours = own.in_exec.load(std::memory_order_relaxed) == tid;
   if (was_ours) own.in_exec.store(0, std::memory_order_seq_cst);
   if (!is_new_child() && this_process.pid == sys::getpid()) stop_state.world.end_exec(tid);

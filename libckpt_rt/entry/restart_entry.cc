@@ -380,7 +380,7 @@ void reset_library() {
   hooks::monotonic_shift_ns.fetch_add(restart.args.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
   own_threads.forget();
-  if (!own_page::reserve(user_settings().dma, own_page::Where::kFarFromHoles))
+  if (!own_page::reserve(user_settings().dma, own_page::Where::kWhereItWas))
     fail(RestartStage::kSignals, -ENOMEM, 0);
 }
 

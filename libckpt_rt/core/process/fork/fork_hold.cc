@@ -60,18 +60,22 @@ bool is_gone(int tid) {
 
 CKPT_FORK_PATH void begin() {
   lock_ranks::waits_for(LockRank::kForkHold);
-  OwnPage& own = *own_page::page;
   for (;;) {
-    take_place(own, sys::gettid());
+    const int tid = sys::gettid();
+    OwnPage& own = *own_page::page;
+    take_place(own, tid);
     if (own.forks_held.load(std::memory_order_seq_cst) == 0) return;
     end();
-    while (own.forks_held.load(std::memory_order_acquire) != 0) futex_wait(own.forks_held, 1);
+    // Behind a restart it may be elsewhere.
+    while (own_page::page->forks_held.load(std::memory_order_acquire) != 0)
+      futex_wait(own_page::page->forks_held, 1);
   }
 }
 
 CKPT_FORK_PATH void end() {
+  const int tid = sys::gettid();
   OwnPage& own = *own_page::page;
-  give_back(own, sys::gettid());
+  give_back(own, tid);
   if (own.forks_held.load(std::memory_order_seq_cst) == 0) return;
   own.forks_ended.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(own.forks_ended);

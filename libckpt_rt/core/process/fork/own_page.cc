@@ -16,6 +16,17 @@ CKPT_FORK_DATA constinit OwnPage first{{1}, {}, {0}, {}, {0}, {0}, {0}};
 constinit AddrRange all{};
 CKPT_FORK_DATA constinit bool wiped = false;
 
+constexpr int kProtection = PROT_READ | PROT_WRITE, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+// Where it was; if something is there, far from the program's holes. The place is a hint, as in map_own().
+long map_again(size_t bytes) {
+  const auto was = static_cast<long>(all.start.value);
+  const long at = sys::call(__NR_mmap, was, bytes, kProtection, kFlags, -1L, 0L);
+  if (sys::failed(at) || at == was) return at;
+  sys::call(__NR_munmap, at, bytes);
+  return map_own(bytes, kProtection, kFlags);
+}
+
 }  // namespace
 
 CKPT_FORK_DATA constinit OwnPage* page = &first;
@@ -23,10 +34,8 @@ CKPT_FORK_DATA constinit OwnPage* page = &first;
 CKPT_START_PATH bool reserve(bool with_engine, Where where) {
   const size_t count = with_engine ? 4 : 3;
   const size_t bytes = kPageSize + count * RawThread::kBlockBytes;
-  constexpr int kProtection = PROT_READ | PROT_WRITE, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  const long at = where == Where::kFarFromHoles
-                      ? map_own(bytes, kProtection, kFlags)
-                      : sys::call(__NR_mmap, 0L, bytes, kProtection, kFlags, -1L, 0L);
+  const long at = where == Where::kWhereItWas ? map_again(bytes)
+                                              : sys::call(__NR_mmap, 0L, bytes, kProtection, kFlags, -1L, 0L);
   if (sys::failed(at)) return false;
   all = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + bytes};
   wiped = !sys::failed(sys::call(__NR_madvise, at, bytes, long{MADV_WIPEONFORK}));

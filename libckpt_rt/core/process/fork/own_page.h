@@ -37,7 +37,8 @@ extern OwnPage* page;  // never null
 // Makes it, with blocks for the library's threads. False: no address space left.
 // kNearLibraries: at the program's start, when there are no holes yet. There a fork(2) needs no page tables
 // for it alone.
-enum class Where { kNearLibraries, kFarFromHoles };
+// kWhereItWas: at a restart; a thread may be about to use it. Elsewhere if something else is there.
+enum class Where { kNearLibraries, kWhereItWas };
 [[nodiscard]] bool reserve(bool with_engine, Where where);
 // All of it.
 AddrRange range();
