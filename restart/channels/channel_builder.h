@@ -99,6 +99,8 @@ using FindOpenFile = std::function<Result<int>(int member, uint32_t open_file)>;
 // Such an open file waits in a socket: can it be made only when the processes of the job exist?
 using IsAboutProcess = std::function<bool(int member, uint32_t open_file)>;
 
+class OwnListener;
+
 class ChannelBuilder {
  public:
   using Say = std::function<void(std::string_view)>;
@@ -226,7 +228,8 @@ class ChannelBuilder {
   Result<Ends> establish(const ChannelSocket& like, const ChannelSocket& client_like,
                          const SocketName& server, const SocketName& client, const SocketName& client_sees);
   Result<ScopedFd> connect_from(const ChannelSocket& like, int domain, const SocketName& from,
-                                const SocketName& to, bool wait, timeval within = {});
+                                const SocketName& to, bool wait, timeval within = {},
+                                OwnListener* own = nullptr);
   Result<void> connect_tcp_pair(ChannelSocket& s);
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
 

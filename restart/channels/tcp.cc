@@ -15,6 +15,7 @@
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/ended_connections.h"
 #include "restart/channels/hosts_plan.h"
+#include "restart/channels/own_listener.h"
 
 // TCP inside the job: real connections, made again over the loopback with the addresses and ports that they
 // had.
@@ -55,25 +56,6 @@ SocketName end_of(int fd, bool peer) {
   auto* to = reinterpret_cast<sockaddr*>(&name.address);
   if ((peer ? getpeername : getsockname)(fd, to, &name.length) != 0) name.length = 0;
   return name;
-}
-
-// Clients that are not of the job come as soon as somebody listens at their server's port again. Their
-// connections are closed: they find the program itself when they try again.
-ScopedFd accept_own(int listener, int client) {
-  constexpr int kLongestWaitMs = 10'000;  // the kernel may send again what found no room
-  const std::string own = end_text(end_of(client, false));
-  for (;;) {
-    pollfd arrives{listener, POLLIN, 0};
-    if (poll(&arrives, 1, kLongestWaitMs) != 1) {
-      errno = ETIMEDOUT;
-      return ScopedFd();
-    }
-    ScopedFd accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!accepted.valid() && errno != EAGAIN && errno != ECONNABORTED) return accepted;
-    if (!accepted.valid()) continue;
-    const SocketName from = end_of(accepted.get(), true);
-    if (from.length != 0 && end_text(from) == own) return accepted;
-  }
 }
 
 bool is_connection(const ChannelSocket& s) {
@@ -163,9 +145,14 @@ bool ChannelBuilder::has_port(int fd, const SocketName& from, PortOrigin origin)
 }
 
 // A socket with the address `from`, connected to `to`. wait: the address may be free again in a second.
-// within: no connection takes longer; 0: as long as the kernel likes.
+// within: no connection takes longer; 0: as long as the kernel likes. own: `to` is this socket; then it has
+// the other end.
 Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int domain, const SocketName& from,
-                                              const SocketName& to, bool wait, timeval within) {
+                                              const SocketName& to, bool wait, timeval within,
+                                              OwnListener* own) {
+  const auto connects = [&](const ScopedFd& fd) {
+    return (own != nullptr ? own->connect(fd.get(), to) : ::connect(fd.get(), to.get(), to.length)) == 0;
+  };
   const int64_t until = now_ns(CLOCK_MONOTONIC) + (wait ? kLongestWaitForPorts : 0);
   int error = 0;
   for (;;) {
@@ -176,12 +163,12 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
       set_before_connecting(fd.get(), like);
       if (from.length == 0) {
         if (hosts_plan() != nullptr) hosts_plan()->limit_to_slice(fd.get());
-        if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
+        if (connects(fd)) return fd;
         return cannot_make(like);
       }
       if (origin == PortOrigin::kChosen && !kernel_chooses(fd.get(), from.port())) continue;
       const bool bound = bind_end(fd.get(), like, from, origin);
-      if (bound && ::connect(fd.get(), to.get(), to.length) == 0) {
+      if (bound && connects(fd)) {
         if (!has_port(fd.get(), from, origin)) continue;
         return fd;
       }
@@ -217,16 +204,16 @@ Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like
   }
   SocketName to = client_sees;
   if (to.port() == 0) to = end_of(listener.get(), false);
-  auto from = connect_from(client_like, to.family(), client, to, true);
+  OwnListener own(listener.get());
+  auto from = connect_from(client_like, to.family(), client, to, true, {}, &own);
   if (!from.ok()) {
-    from = connect_from(client_like, to.family(), SocketName{}, to, false);
+    from = connect_from(client_like, to.family(), SocketName{}, to, false, {}, &own);
     if (!from.ok()) return from.error();
     say("{}: {} cannot be had again: the connection has another one", describe(like), client.text());
   }
   Ends ends;
   ends.client = std::move(*from);
-  ends.server = accept_own(listener.get(), ends.client.get());
-  if (!ends.server.valid()) return cannot_make(like);
+  ends.server = own.take_other_end();
   return ends;
 }
 
