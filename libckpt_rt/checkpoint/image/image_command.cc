@@ -26,7 +26,7 @@ constexpr int kPipeBytes = 1 << 20;
 constexpr size_t kStack = 32 << 10;
 // A command that has closed its input may take so long to end; then the checkpoint is given up without its
 // status. A command that was asked to end (SIGTERM) may take as long before it is killed.
-constexpr int64_t kEndsMs = 100, kPatienceMs = 5000;
+constexpr int64_t kEndsMs = 2000, kPatienceMs = 5000;
 
 // Kept from the program's start; in an image like any other memory.
 constinit char** remembered_environment = nullptr;
