@@ -1,7 +1,6 @@
 #include "libckpt_rt/capture/system_v/undo.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <time.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 #include "base/locks/lock_ranks.h"
 #include "base/sys.h"
 #include "base/units.h"
+#include "libckpt_rt/capture/system_v/signals_blocked.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -28,17 +28,10 @@ struct List {
 constinit List list{};
 constinit std::atomic<int> holder{0};  // pid of the process of which a thread is inside
 
-constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
-
-// Nothing of the program and no checkpoint comes between, but faults: what raises these signals does not
-// wait.
+// Alone with the list, and without a signal.
 class Undisturbed {
  public:
   Undisturbed() {
-    constexpr uint64_t kFaults =
-        bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP) | bit(SIGSYS);
-    const uint64_t mask = ~kFaults;
-    sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &mask, &before_, 8L);
     lock_ranks::takes(LockRank::kDebts);
     pid_ = sys::getpid();
     for (int there = 0; !holder.compare_exchange_strong(there, pid_, std::memory_order_acquire);) {
@@ -59,13 +52,12 @@ class Undisturbed {
   ~Undisturbed() {
     holder.store(0, std::memory_order_release);
     lock_ranks::released(LockRank::kDebts);
-    sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L);
   }
   Undisturbed(const Undisturbed&) = delete;
   Undisturbed& operator=(const Undisturbed&) = delete;
 
  private:
-  uint64_t before_ = 0;
+  const SignalsBlocked blocked_;
   int pid_ = 0;
 };
 

@@ -1,0 +1,33 @@
+// Nothing of the program and no checkpoint comes between two steps of a thread, but faults: what raises these
+// signals does not wait.
+//
+// Owner:   the calling thread. Callers: interposed calls that note what the kernel has answered.
+// Never:   around a call that waits.
+#pragma once
+
+#include <signal.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "base/sys.h"
+
+namespace ckpt::system_v {
+
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    uint64_t mask = ~uint64_t{0};
+    for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
+      mask &= ~(uint64_t{1} << (fault - 1));
+    sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &mask, &before_, 8L);
+  }
+  ~SignalsBlocked() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  uint64_t before_ = 0;
+};
+
+}  // namespace ckpt::system_v
