@@ -15,8 +15,8 @@ namespace ckpt {
 
 namespace {
 
-// Drops what has become pending since the checkpoint. The library's own signal stays, for an asker waits for
-// it, and so do the two of libc.
+// Drops what has become pending since the checkpoint, libc's own two among it: a thread that was told once
+// more to change its user would count twice. The library's own signal stays, for an asker waits for it.
 void take_all_pending(void* except) {
   const uint64_t wanted = ~*static_cast<const uint64_t*>(except);
   const timespec now{0, 0};
@@ -52,8 +52,7 @@ void delete_timers() {
 }  // namespace
 
 void BackRun::forget_pending() {
-  constexpr uint64_t kOfLibc = 1ull << 31 | 1ull << 32;
-  uint64_t except = 1ull << (own_signal.number - 1) | kOfLibc;
+  uint64_t except = 1ull << (own_signal.number - 1);
   for (ParkedThreads::Thread* thread : threads_.threads())
     threads_.run_on(*thread, &take_all_pending, &except);
 }
