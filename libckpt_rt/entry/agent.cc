@@ -17,6 +17,7 @@
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/threads/late_signals.h"
 #include "libckpt_rt/core/threads/of_ours/own_threads.h"
+#include "libckpt_rt/core/threads/signals_blocked.h"
 #include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/protect/watch.h"
@@ -28,20 +29,6 @@ namespace ckpt::agent {
 namespace {
 
 constinit FutexWord orders{0};  // changes when an agent that waits has to look
-
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    const uint64_t all = ~0ull;
-    sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before_, 8L);
-  }
-  ~SignalsBlocked() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  uint64_t before_ = 0;
-};
 
 void give_orders() {
   orders.fetch_add(1, std::memory_order_release);
@@ -251,7 +238,7 @@ bool serve_joins() {
 
 void begin_absence() {
   {
-    SignalsBlocked blocked;
+    SignalsBlocked blocked(SignalsBlocked::kAll);
     ScopedLock guard(queue.lock);
     ++words.absences;
     if (words.running) give_orders();
@@ -264,7 +251,7 @@ void begin_absence() {
 }
 
 void end_absence() {
-  SignalsBlocked blocked;
+  SignalsBlocked blocked(SignalsBlocked::kAll);
   ScopedLock guard(queue.lock);
   if (words.absences != 0) --words.absences;  // after a restart there is none
   if (words.absences == 0 && words.count != 0 && !words.running) start_locked();

@@ -9,8 +9,8 @@
 #include "base/locks/lock_ranks.h"
 #include "base/sys.h"
 #include "base/units.h"
-#include "libckpt_rt/capture/system_v/signals_blocked.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"
+#include "libckpt_rt/core/threads/signals_blocked.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::system_v {
@@ -57,7 +57,7 @@ class Undisturbed {
   Undisturbed& operator=(const Undisturbed&) = delete;
 
  private:
-  const SignalsBlocked blocked_;
+  const SignalsBlocked blocked_{SignalsBlocked::kButFaults};
   int pid_ = 0;
 };
 

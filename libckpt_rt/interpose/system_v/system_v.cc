@@ -4,9 +4,9 @@
 #include <sys/msg.h>
 
 #include "base/sys.h"
-#include "libckpt_rt/capture/system_v/signals_blocked.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"
+#include "libckpt_rt/core/threads/signals_blocked.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -99,7 +99,7 @@ long semtimedop_undone(int id, const sembuf* operations, size_t n, const timespe
 
 // A checkpoint between call and note would not have the object.
 long semget(int key, int count, int flags) {
-  const system_v::SignalsBlocked here;
+  const SignalsBlocked here(SignalsBlocked::kButFaults);
   const long id = sys::call(__NR_semget, long{key}, long{count}, long{flags});
   if (id >= 0) note_used(SystemVKind::kSemaphores, static_cast<int>(id));
   return id;
@@ -123,7 +123,7 @@ long semtimedop_noted(int id, sembuf* operations, size_t n, const timespec* time
 }
 
 long msgget(int key, int flags) {
-  const system_v::SignalsBlocked here;
+  const SignalsBlocked here(SignalsBlocked::kButFaults);
   const long id = sys::call(__NR_msgget, long{key}, long{flags});
   if (id >= 0) note_used(SystemVKind::kMessages, static_cast<int>(id));
   return id;
