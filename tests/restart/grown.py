@@ -7,22 +7,15 @@ import signal
 import sys
 import unittest
 
-from stepped_program import BUILD, CKPT, Program
+from stepped_program import BUILD
 from stepped_test import SteppedTest
 
 PROGRAM = os.path.join(BUILD, "tests", "restart", "grown")
 
 
 class Grown(SteppedTest):
-    def run_program(self):
-        """The program, as SteppedTest knows it."""
-        self.program = Program([CKPT, "run", "--dir", self.images, "--", PROGRAM], CKPT_INCREMENTS="100")
-        self.addCleanup(self.program.child.kill)
-        self.assertEqual(self.program.child.stdout.readline(), b"up\n")
-        self.pid = self.program.child.pid
-
     def test_what_is_mapped_where_ours_was(self):
-        self.run_program()
+        self.start_program(PROGRAM, CKPT_INCREMENTS="100")
         for _ in range(8):
             # A few pages are copied in the stop for each thread: with 150 more the room for them is 2 MiB longer.
             self.assertEqual(self.ask("0"), "0")

@@ -6,7 +6,7 @@ import os
 import sys
 import unittest
 
-from stepped_program import BUILD, CKPT, Program
+from stepped_program import BUILD
 from stepped_test import SteppedTest, needs_root
 
 PROGRAM = os.path.join(BUILD, "tests", "restart", "makes_objects")
@@ -18,10 +18,7 @@ class MakesObjects(SteppedTest):
     def test_again_and_again(self):
         # One in two had a thread there.
         for _ in range(12):
-            self.program = Program([*OWN, CKPT, "run", "--dir", self.images, "--", PROGRAM])
-            self.addCleanup(self.program.child.kill)
-            self.assertEqual(self.program.child.stdout.readline(), b"up\n")
-            self.pid = self.program.child.pid
+            self.start_program(PROGRAM, how=OWN)
             self.checkpoint()
             self.assertEqual(self.ask("?"), "there")
             self.kill_program()

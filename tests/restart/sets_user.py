@@ -7,7 +7,7 @@ import signal
 import sys
 import unittest
 
-from stepped_program import BUILD, CKPT, Program
+from stepped_program import BUILD
 from stepped_test import SteppedTest
 
 PROGRAM = os.path.join(BUILD, "tests", "restart", "sets_user")
@@ -15,10 +15,7 @@ PROGRAM = os.path.join(BUILD, "tests", "restart", "sets_user")
 
 class SetsUser(SteppedTest):
     def again_and_again(self, come_back):
-        self.program = Program([CKPT, "run", "--dir", self.images, "--", PROGRAM])
-        self.addCleanup(self.program.child.kill)
-        self.assertEqual(self.program.child.stdout.readline(), b"up\n")
-        self.pid = self.program.child.pid
+        self.start_program(PROGRAM)
         for _ in range(20):
             self.checkpoint()
             self.assertEqual(self.ask("?"), "there")

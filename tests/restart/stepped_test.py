@@ -59,12 +59,15 @@ class SteppedTest(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.directory, name)
 
-    def start(self, *how, **more):
-        self.program = Program([*how, CKPT, "run", "--dir", self.images, "--", "/usr/bin/python3", "-c",
-                                PRELUDE + self.program_text + LOOP], **{**self.settings, **more})
+    def start_program(self, *program, how=(), **settings):
+        """One that says "up" when it is ready."""
+        self.program = Program([*how, CKPT, "run", "--dir", self.images, "--", *program], **settings)
         self.addCleanup(self.program.child.kill)
         self.assertEqual(self.program.child.stdout.readline(), b"up\n")
         self.pid = self.program.child.pid
+
+    def start(self, *how, **more):
+        self.start_program("/usr/bin/python3", "-c", PRELUDE + self.program_text + LOOP, how=how, **{**self.settings, **more})
         self.do("os.chdir(%r)" % self.directory)
         return self.program
 

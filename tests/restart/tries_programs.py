@@ -7,7 +7,7 @@ import signal
 import sys
 import unittest
 
-from stepped_program import BUILD, CKPT, Program
+from stepped_program import BUILD
 from stepped_test import SteppedTest
 
 PROGRAM = os.path.join(BUILD, "tests", "restart", "tries_programs")
@@ -15,10 +15,7 @@ PROGRAM = os.path.join(BUILD, "tests", "restart", "tries_programs")
 
 class TriesPrograms(SteppedTest):
     def test_again_and_again(self):
-        self.program = Program([CKPT, "run", "--dir", self.images, "--", PROGRAM])
-        self.addCleanup(self.program.child.kill)
-        self.assertEqual(self.program.child.stdout.readline(), b"up\n")
-        self.pid = self.program.child.pid
+        self.start_program(PROGRAM)
         # One in five had a thread there.
         for _ in range(20):
             self.checkpoint()
