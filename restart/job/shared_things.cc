@@ -211,7 +211,7 @@ class Gatherer {
 
   void gather_files() {
     const std::set<FileOfMember> in_flight = files_in_flight();
-    const std::set<uint64_t> objects = shared_objects(in_flight);
+    objects_ = shared_objects(in_flight);
     std::set<size_t> done;  // of shared_
     for (size_t m = 0; m < members(); ++m) {
       if (!has_image(m)) continue;
@@ -219,7 +219,7 @@ class Gatherer {
         const FileOfMember self{m, f.record.id};
         const auto group = group_of_.find(self);
         if (is_socket(f)) continue;  // the channel builder's
-        const bool of_object = has_object(f) && objects.count(f.record.object) != 0;
+        const bool of_object = has_object(f) && objects_.count(f.record.object) != 0;
         // A file about a process (a pidfd, /proc/PID) is made when all processes are there: by each that had
         // it, and for the messages in which it waits (LateMessages).
         const bool about_process = is_about_process(f);
@@ -290,11 +290,15 @@ class Gatherer {
     wanted_.push_back(wanted);
   }
 
+  // A memory file that one member alone reaches it makes itself: its descriptor has what is mapped nowhere.
   void gather_memory() {
     for (size_t m = 0; m < members(); ++m) {
       if (!has_image(m)) continue;
-      const auto& mappings = meta(m).mappings;
-      all_.mappings.insert(all_.mappings.end(), mappings.begin(), mappings.end());
+      for (const ParsedMapping& p : meta(m).mappings) {
+        const auto kind = static_cast<MappingKind>(p.record.kind);
+        const bool is_file = kind == MappingKind::kMemfd || kind == MappingKind::kFileShared;
+        if (!is_file || objects_.count(p.record.object) != 0) all_.mappings.push_back(p);
+      }
     }
   }
 
@@ -324,6 +328,7 @@ class Gatherer {
   std::map<FileOfMember, size_t> group_of_;  // in shared_
   std::vector<std::vector<FileOfMember>> users_;
   std::vector<bool> wanted_;
+  std::set<uint64_t> objects_;  // shared_objects()
   std::set<uint32_t> own_terminals_;
   std::map<uint64_t, int> lone_pipes_;
 };

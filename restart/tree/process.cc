@@ -205,8 +205,9 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   options.say_at_once = [&report](std::string_view line) { report.note(line, true); };
   add_returning_files(meta, options.returning);
   options.watch_later = true;
-  options.mapped_objects = spec.job != nullptr ? spec.job->mapped_objects : objects.numbers();
+  options.mapped_objects = objects.numbers();
   if (spec.job != nullptr) {
+    options.mapped_objects.insert(spec.job->mapped_objects.begin(), spec.job->mapped_objects.end());
     options.inherited = &spec.job->files;
     options.lone_pipes = &spec.job->lone_pipes;
     options.processes = &spec.job->processes;

@@ -26,7 +26,7 @@ struct JobSpec {
   InheritedFiles files;                // of this process
   std::map<uint64_t, int> objects;     // memfds and files without a name
   std::map<uint64_t, uint64_t> views;  // shared memory without a descriptor: where it is mapped now
-  std::set<uint64_t> mapped_objects;   // by any of them
+  std::set<uint64_t> mapped_objects;   // by several of them
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
   std::set<int> processes;             // the same
   int together_fd = -1, go_fd = -1;    // pipes: base/protocol/restart_protocol.h, RestorerArgs
