@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/machine/droppable_memory.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -44,11 +45,16 @@ bool same_object(const ParsedMapping& a, const ParsedMapping& b, uint64_t at) {
   if (a.record.kind != b.record.kind || a.record.page_size != b.record.page_size ||
       is_shared(a) != is_shared(b))
     return false;
-  if (kind_of(a) == MappingKind::kAnonymous) return true;
+  if (kind_of(a) == MappingKind::kAnonymous)
+    return ((a.record.flags ^ b.record.flags) & kMapDroppable) == 0 || !kernel_has_droppable_memory();
   if (offset_at(a, at) != offset_at(b, at)) return false;
   return is_file(a) || kind_of(a) == MappingKind::kDevice
              ? a.record.device == b.record.device && a.record.inode == b.record.inode
              : a.record.object == b.record.object;
+}
+
+bool is_to_be_droppable(const ParsedMapping& m) {
+  return (m.record.flags & kMapDroppable) != 0 && kernel_has_droppable_memory();
 }
 
 std::string where(uint64_t start, uint64_t end) { return fmt::format("memory {:x}-{:x}", start, end); }
@@ -310,7 +316,7 @@ class MemoryComparison {
     std::string path;
     switch (kind_of(m)) {
       case MappingKind::kAnonymous:
-        op.flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        op.flags = MAP_ANONYMOUS | (is_to_be_droppable(m) ? MAP_DROPPABLE : MAP_PRIVATE);
         if ((m.record.flags & kMapGrowsDown) != 0) op.flags |= MAP_GROWSDOWN;
         break;
       case MappingKind::kSharedAnonymous:
@@ -341,9 +347,13 @@ class MemoryComparison {
         op.offset = offset_at(m, start);
         break;
       default:
-        return failure(ExitCode::kUnsupported, where(start, end),
-                       fmt::format("was shared memory ({}), which the program has unmapped since", m.path),
-                       "restart the image with ckpt-restart");
+        return failure(
+            ExitCode::kUnsupported, where(start, end),
+            is_shared(m) ? fmt::format("was shared memory ({}), which the program has unmapped since", m.path)
+                         : fmt::format("was a private mapping of a memfd ({}), which the program has "
+                                       "unmapped since, or has no descriptor of any more",
+                                       m.path),
+            "restart the image with ckpt-restart");
     }
     if ((m.record.flags & kMapNoReserve) != 0) op.flags |= MAP_NORESERVE;
     if ((m.record.flags & kMapHugeTlb) != 0) op.flags |= MAP_HUGETLB;

@@ -94,7 +94,10 @@ std::vector<SavedMemory::Contents> SavedMemory::contents_of(const ParsedMapping&
   const MappingRecord& r = mapping.record;
   std::vector<Contents> all;
   for (const AddrRange& run : stored_in({{r.start}, {r.end}})) all.push_back({run, run.start, {}});
-  uint64_t object = (r.flags & kMapPrivate) == 0 ? r.object : 0;
+  // A private view of a memfd: its own pages, and what the memfd has beside them.
+  const bool is_view =
+      (r.flags & kMapPrivate) != 0 && static_cast<MappingKind>(r.kind) == MappingKind::kMemfd;
+  uint64_t object = (r.flags & kMapPrivate) == 0 || is_view ? r.object : 0;
   if (object == 0) return all;
   uint64_t first = r.file_offset, last = first + (r.end - r.start);  // bytes of the object
   for (const ParsedMapping& m : image_.meta().mappings) {
@@ -109,7 +112,7 @@ std::vector<SavedMemory::Contents> SavedMemory::contents_of(const ParsedMapping&
     }
   }
   for (const ParsedFileContent& c : image_.meta().contents) {
-    if (c.record.open_file != 0 || c.record.object != object) continue;
+    if ((c.record.open_file != 0 && !is_view) || c.record.object != object) continue;
     uint64_t begin = std::max(first, c.record.offset), end = std::min(last, c.record.offset + c.bytes.size());
     if (begin >= end) continue;
     Addr here{r.start + (begin - first)};

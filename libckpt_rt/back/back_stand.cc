@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/memory/memfd_views.h"
 #include "libckpt_rt/checkpoint/image/meta.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -100,6 +101,7 @@ Result<void> BackRun::describe() {
   }
   descriptors.skip_mapped(mapped.span());
   CKPT_TRY(descriptors.recheck_stopped(tid, samplers.threads()));
+  keep_views_of_memfds(map_.mappings(), descriptors.entries());
 
   ArenaVector<StoppedThread> threads(arena_);
   for (bool leaders : {true, false}) {

@@ -227,7 +227,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   CKPT_TRY(
       objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
   MemoryPlan memory(meta, *spec.fill, objects, kept);
-  CKPT_TRY(memory.build(fds.working));
+  CKPT_TRY(memory.build(fds.working, report));
   restore_file_watches(meta, options);
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
   if (fds.feed.socket >= 0) CKPT_TRY(prepare_puts(fds));

@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -200,6 +201,16 @@ std::string MadeImage::write(const std::string& directory) {
 
 int RunResult::exit_code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status); }
 
+namespace {
+
+void set_filter(const sock_fprog& program) {
+  abort_unless(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+                   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0,
+               "seccomp");
+}
+
+}  // namespace
+
 void refuse_ioctl(unsigned long request, int error) {
   const auto low = static_cast<uint32_t>(request);
   sock_filter filter[] = {
@@ -210,10 +221,20 @@ void refuse_ioctl(unsigned long request, int error) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  sock_fprog program{std::size(filter), filter};
-  abort_unless(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-                   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0,
-               "seccomp");
+  set_filter({std::size(filter), filter});
+}
+
+void refuse_mmap(int type, int error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_mmap, 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[3])),
+      BPF_STMT(BPF_ALU | BPF_AND | BPF_K, MAP_TYPE),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(type), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  set_filter({std::size(filter), filter});
 }
 
 RunResult run_restart(std::vector<std::string> arguments, const std::string& input,

@@ -57,6 +57,8 @@ RunResult run_restart(std::vector<std::string> arguments, const std::string& inp
                       const std::function<void()>& before_exec = {});
 // A seccomp filter of the calling process's own: from now on ioctl(fd, request) fails with `error`.
 void refuse_ioctl(unsigned long request, int error);
+// The same of mmap with this type (of MAP_TYPE).
+void refuse_mmap(int type, int error);
 
 // A pid that nothing has.
 int free_pid();

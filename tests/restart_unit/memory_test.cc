@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/machine/droppable_memory.h"
 #include "made_image.h"
 #include "restart/plan/vdso/vdso.h"
 
@@ -186,6 +187,30 @@ TEST_F(Memory, MapsAreWhatTheImageSays) {
   // The restorer's own range is all that may be there beside it (the library unmaps it).
   EXPECT_LE(std::count(r.out.begin(), r.out.end(), '\n'), 16) << r.out;
   EXPECT_EQ(r.out.find("ckpt-restart"), std::string::npos) << r.out;
+}
+
+// Before Linux 6.11 there is none.
+TEST_F(Memory, DroppableMemoryHasNothingOfTheImage) {
+  const std::string bytes = pattern(2 << 20, 5);
+  for (bool known : {true, false}) {
+    MadeImage image;
+    image.add(kMany, kMany + (2 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes).record.flags =
+        kMapDroppable | kMapWipeOnFork | kMapDontDump | kMapNoReserve;
+    image.add(kMany + (3 << 20), kMany + (5 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes);
+    image.step(GuestOp::kDump, 0, kMany, 2 << 20);
+    image.step(GuestOp::kDump, 0, kMany + (3 << 20), 2 << 20);
+    image.cat("/proc/self/smaps");
+    RunResult r = run(image, {}, [known] {
+      if (!known) refuse_mmap(MAP_DROPPABLE, EINVAL);
+    });
+    EXPECT_EQ(r.exit_code(), 7) << r.err;
+    ASSERT_GT(r.out.size(), size_t{4 << 20});
+    EXPECT_TRUE(r.out.substr(0, 2 << 20) == std::string(2 << 20, '\0'));
+    EXPECT_TRUE(r.out.substr(2 << 20, 2 << 20) == bytes);
+    known = known && kernel_has_droppable_memory();
+    EXPECT_EQ(r.out.find(" dp", 4 << 20) != std::string::npos, known);
+    EXPECT_EQ(r.err.find("older than 6.11") == std::string::npos, known) << r.err;
+  }
 }
 
 uint64_t clock_gettime_offset(const Vdso& vdso) {

@@ -90,7 +90,7 @@ enum class MappingKind : uint32_t {
   kFilePrivate = 1,      // MAP_PRIVATE of a file; changed pages are in the image
   kFileShared = 2,       // MAP_SHARED of a regular file; resident pages of a writable one in the image
   kSharedAnonymous = 3,  // MAP_SHARED|MAP_ANONYMOUS ("/dev/zero (deleted)")
-  kMemfd = 4,            // memfd_create
+  kMemfd = 4,            // memfd_create; with kMapPrivate only changed pages are in the image
   kSysV = 5,             // shmat
   kDevice = 6,           // character device such as /dev/zero, mapped again from its path
   kVdso = 7,             // vdso and vvar: moved, no contents
@@ -120,6 +120,7 @@ enum MappingFlag : uint32_t {
   kMapPrivate = 1u << 14,      // kinds 4 and 6: MAP_PRIVATE; without it they are MAP_SHARED
   kMapMayWrite = 1u << 15,     // kind 2: the descriptor behind it was open for writing (VmFlags "mw")
   kMapWhole = 1u << 16,        // kind 2: a file of which the image has all of the mapping but pages of zeros
+  kMapDroppable = 1u << 17,    // kind 0: MAP_DROPPABLE; a restart maps it without its pages
 };
 
 // One record for each line of /proc/PID/maps that restart must rebuild, in address order, no overlap.

@@ -4,13 +4,10 @@
 
 #include <algorithm>
 
+#include "base/machine/droppable_memory.h"
 #include "base/memory/large_table.h"
 #include "image/format/records/process_records.h"
 #include "libckpt_rt/core/preload_rules.h"
-
-#ifndef MAP_DROPPABLE
-#define MAP_DROPPABLE 0x08  // linux/mman.h of 6.11 and later
-#endif
 
 namespace ckpt::memory_advice {
 
@@ -58,7 +55,7 @@ CKPT_LARGE_TABLE constinit recent::Use uses[kMostRecent]{};
 // What advice can set, and memory that is mapped anew has nothing of. It may be locked, mergeable or without
 // huge pages from the beginning (mlockall(2), prctl(2), MAP_STACK): the look at flags has that.
 constexpr uint32_t kOfAdvice = kMapDontFork | kMapWipeOnFork | kMapDontDump | kMapHugePage | kMapSequential |
-                               kMapRandom | kMapNoReserve | kMapGrowsDown;
+                               kMapRandom | kMapNoReserve | kMapGrowsDown | kMapDroppable;
 
 void add_recent(AddrRange range, uint32_t set, uint32_t cleared) {
   if (!recent::kept.load(std::memory_order_relaxed)) return;
@@ -160,11 +157,14 @@ void note_unplaced(int advice) {
 }
 
 void note_mapping(Addr start, size_t length, int flags) {
+  // The kernel sets the others of these with it.
+  constexpr uint32_t kOfDroppable = kMapDroppable | kMapWipeOnFork | kMapDontDump | kMapNoReserve;
+  const bool droppable = (flags & MAP_TYPE) == MAP_DROPPABLE;
   const uint32_t set = ((flags & MAP_GROWSDOWN) != 0 ? kMapGrowsDown : 0u) |
                        ((flags & MAP_LOCKED) != 0 ? kMapLocked : 0u) |
-                       ((flags & MAP_NORESERVE) != 0 ? kMapNoReserve : 0u);
+                       ((flags & MAP_NORESERVE) != 0 ? kMapNoReserve : 0u) | (droppable ? kOfDroppable : 0u);
   add_recent(pages_of(start, length), set, kOfAdvice);
-  if ((flags & (MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB)) != 0 || (flags & MAP_TYPE) == MAP_DROPPABLE) {
+  if ((flags & (MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB)) != 0 || droppable) {
     ask_kernel.store(true, std::memory_order_relaxed);
   } else if ((flags & MAP_NORESERVE) != 0) {
     add({start, start + ((length + kPageSize - 1) & ~(kPageSize - 1))}, kMapNoReserve, 0);

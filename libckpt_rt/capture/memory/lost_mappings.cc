@@ -7,7 +7,7 @@ namespace ckpt {
 
 LostMapping what_is_lost(const Mapping& m) {
   if (m.kind == MappingKind::kVdso) return {};
-  if ((m.map_flags & kMapDroppable) != 0)
+  if ((m.map_flags & kMapUnsure) != 0)
     return {"droppable memory (MAP_DROPPABLE)", "after a restart the kernel keeps it", false};
   if ((m.map_flags & kMapOfMemfd) != 0) {
     return {"a memfd privately", "after a restart what is written to the memfd is not seen there any more",

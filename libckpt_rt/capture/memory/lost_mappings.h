@@ -12,11 +12,11 @@ namespace ckpt {
 
 // Flags of mappings that are in no image, beside kMap*.
 enum LostMappingFlag : uint32_t {
-  kMapOfMemfd = 1u << 27,    // a private view of a memfd
-  kMapSealed = 1u << 28,     // mseal(2): comes back by memory_settings.h
-  kMapDroppable = 1u << 29,  // MAP_DROPPABLE
-  kMapGuarded = 1u << 30,    // MADV_GUARD_INSTALL, somewhere in it: comes back by memory_settings.h
-  kMapOnlySaid = kMapOfMemfd | kMapSealed | kMapDroppable | kMapGuarded,
+  kMapOfMemfd = 1u << 27,  // a private view of a memfd that is not mapped again (memfd_views.h)
+  kMapSealed = 1u << 28,   // mseal(2): comes back by memory_settings.h
+  kMapUnsure = 1u << 29,   // MAP_DROPPABLE before the stop, and perhaps still (droppable_maps.h)
+  kMapGuarded = 1u << 30,  // MADV_GUARD_INSTALL, somewhere in it: comes back by memory_settings.h
+  kMapOnlySaid = kMapOfMemfd | kMapSealed | kMapUnsure | kMapGuarded,
 };
 
 struct LostMapping {

@@ -10,7 +10,9 @@
 #include "libckpt_rt/capture/advice/memory_advice.h"
 #include "libckpt_rt/capture/advice/memory_settings.h"
 #include "libckpt_rt/capture/aio/aio_contexts.h"
+#include "libckpt_rt/capture/memory/droppable_maps.h"
 #include "libckpt_rt/capture/memory/heap_extents.h"
+#include "libckpt_rt/capture/memory/memfd_views.h"
 #include "libckpt_rt/capture/memory/protection_keys.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/capture/rings/rings.h"
@@ -209,6 +211,7 @@ Result<void> Stop::look(Watch& watch) {
 
   CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
   memory_advice::add_recent_flags(capture.map);
+  confirm_droppable(capture.map.mappings(), capture.texts.filtered());
   capture.map.check_other_names();
   capture.files.look_again(capture.map);
   if (capture.map.has_unknown_name()) {
@@ -285,6 +288,7 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
     return make_error(ExitCode::kInternal, 0,
                       "what is under way in a connection cannot be saved; the checkpoint is taken again");
   }
+  keep_views_of_memfds(capture.map.mappings(), capture.descriptors.entries());
   parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
   note_lost_mappings(capture, parts_.space);
   return {};

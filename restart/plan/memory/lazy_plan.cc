@@ -48,8 +48,9 @@ std::vector<uint64_t> stored_bytes(const ImageChain& image) {
 
 bool may_be_lazy(const ParsedMapping& m) {
   // Locked memory is there by definition, and stacks that grow have their guard to mind. A child would get a
-  // page of the image where it must get zeros.
-  constexpr uint32_t kNot = kMapHugeTlb | kMapGrowsDown | kMapLocked | kMapLockOnFault | kMapWipeOnFork;
+  // page of the image where it must get zeros. Droppable memory takes no userfaultfd.
+  constexpr uint32_t kNot =
+      kMapHugeTlb | kMapGrowsDown | kMapLocked | kMapLockOnFault | kMapWipeOnFork | kMapDroppable;
   return m.record.kind == static_cast<uint32_t>(MappingKind::kAnonymous) && (m.record.flags & kNot) == 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/machine/droppable_memory.h"
 #include "restart/files/vanished_file.h"
 
 namespace ckpt {
@@ -32,9 +33,14 @@ bool is_private(const ParsedMapping& m) {
   }
 }
 
-uint32_t flags_of(const ParsedMapping& m) {
+bool is_droppable(const ParsedMapping& m) {
+  return kind_of(m) == MappingKind::kAnonymous && (m.record.flags & kMapDroppable) != 0;
+}
+
+uint32_t flags_of(const ParsedMapping& m, bool kernel_may_drop) {
   uint32_t flags = is_private(m) ? MAP_PRIVATE : MAP_SHARED;
   uint32_t saved = m.record.flags;
+  if (is_droppable(m) && kernel_may_drop) flags = MAP_DROPPABLE;
   if (kind_of(m) == MappingKind::kAnonymous) {
     flags |= MAP_ANONYMOUS;
     // Without MAP_STACK: to newer kernels it means MADV_NOHUGEPAGE as well.
@@ -59,6 +65,9 @@ bool is_rebuilt(const ParsedMapping& m) {
 bool takes_image_bytes(const ParsedMapping& m) {
   if (!is_rebuilt(m)) return false;
   if (kind_of(m) == MappingKind::kDevice) return false;
+  // Zeros, as where the kernel has dropped the pages: the vDSO's getrandom keeps there what two restarts from
+  // one image must not both go on with.
+  if (is_droppable(m)) return false;
   return kind_of(m) != MappingKind::kFileShared || may_write(m) || (m.record.flags & kMapFileDeleted) != 0;
 }
 
@@ -69,7 +78,11 @@ std::string mapping_name(const ImageMeta& meta, uint32_t index) {
                      m.record.end);
 }
 
-Result<void> MemoryPlan::build(WorkingFds& fds) {
+Result<void> MemoryPlan::build(WorkingFds& fds, ReportChannel& report) {
+  const bool any_droppable = std::any_of(meta_.mappings.begin(), meta_.mappings.end(), is_droppable);
+  const bool kernel_may_drop = any_droppable && kernel_has_droppable_memory();
+  if (any_droppable && !kernel_may_drop)
+    report.note("droppable memory (MAP_DROPPABLE) is ordinary memory here: the kernel is older than 6.11");
   for (uint32_t i = 0; i < meta_.mappings.size(); ++i) {
     const ParsedMapping& m = meta_.mappings[i];
     if (!is_rebuilt(m)) continue;
@@ -79,7 +92,7 @@ Result<void> MemoryPlan::build(WorkingFds& fds) {
     out.offset = m.record.file_offset;
     out.prot = m.record.prot;
     out.map_prot = fill_.filled[i] != 0 ? m.record.prot | PROT_READ | PROT_WRITE : m.record.prot;
-    out.map_flags = flags_of(m);
+    out.map_flags = flags_of(m, kernel_may_drop);
     out.flags = m.record.flags;
     out.index = i;
     out.put = fill_.put[i];

@@ -11,6 +11,7 @@
 #include "restart/files/working_fds.h"
 #include "restart/plan/memory/fill_plan.h"
 #include "restart/plan/shared_objects.h"
+#include "restart/reports/report.h"
 #include "restart/restorer/restorer_args.h"
 
 namespace ckpt {
@@ -32,7 +33,7 @@ class MemoryPlan {
       : meta_(meta), fill_(fill), objects_(objects), saved_files_(std::move(saved_files)) {}
 
   // Opens the files, above the saved descriptors. Changes no mapping.
-  Result<void> build(WorkingFds& fds);
+  Result<void> build(WorkingFds& fds, ReportChannel& report);
   const std::vector<RestorerMapping>& mappings() const { return mappings_; }
 
  private:
