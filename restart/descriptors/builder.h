@@ -19,6 +19,7 @@
 #include "image/read/open_file_details.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/descriptors/descriptors.h"
+#include "restart/files/file_bytes.h"
 
 namespace ckpt {
 
@@ -97,7 +98,7 @@ class DescriptorBuilder {
   std::string name_to_open(const ParsedOpenFile& file) const;
   // changed_files.cc
   bool has_contents(const ParsedOpenFile& file) const;
-  std::optional<std::vector<std::byte>> bytes_at_checkpoint(const ParsedOpenFile& file) const;
+  std::optional<FileBytes> bytes_at_checkpoint(const ParsedOpenFile& file) const;
   bool can_put_back(const ParsedOpenFile& file) const;
   bool is_mapped_private(std::string_view path) const;
   Result<void> put_back(const ParsedOpenFile& file, const std::string& path);

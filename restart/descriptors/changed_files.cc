@@ -56,15 +56,6 @@ bool read_all(int fd, std::vector<std::byte>& bytes) {
   return true;
 }
 
-bool write_all(int fd, std::span<const std::byte> bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = pwrite(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
-    if (n <= 0) return false;
-    done += static_cast<size_t>(n);
-  }
-  return true;
-}
-
 }  // namespace
 
 bool DescriptorBuilder::has_contents(const ParsedOpenFile& file) const {
@@ -74,26 +65,26 @@ bool DescriptorBuilder::has_contents(const ParsedOpenFile& file) const {
 }
 
 // Of the checkpoint: in the image, or in a copy beside it. Nothing: they are not known.
-std::optional<std::vector<std::byte>> DescriptorBuilder::bytes_at_checkpoint(
-    const ParsedOpenFile& file) const {
+std::optional<FileBytes> DescriptorBuilder::bytes_at_checkpoint(const ParsedOpenFile& file) const {
   const auto& r = file.record;
-  if (r.size > kMostPutBack) return std::nullopt;
+  FileBytes then(r.size, r.size > kMostPutBack);  // a longer one is in an image only if it is sparse
   if (has_contents(file) && (r.flags & kOpenFileWhole) != 0) {
-    std::vector<std::byte> bytes(r.size);
     for (const auto& c : meta_.contents) {
       if (c.record.open_file == 0 || c.record.object != r.object || c.record.offset > r.size ||
           c.bytes.size() > r.size - c.record.offset)
         continue;
-      std::copy(c.bytes.begin(), c.bytes.end(), bytes.begin() + static_cast<ptrdiff_t>(c.record.offset));
+      then.add(c.record.offset, c.bytes);
     }
-    return bytes;
+    then.sort();
+    return then;
   }
   const std::string copy = saved_copy(file);
-  if (copy.empty()) return std::nullopt;
+  if (copy.empty() || r.size > kMostPutBack) return std::nullopt;
   std::vector<std::byte> bytes(r.size);
   const ScopedFd fd(open(copy.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd.valid() || !read_all(fd.get(), bytes)) return std::nullopt;
-  return bytes;
+  then.take(std::move(bytes));
+  return then;
 }
 
 // The very file, and the program may write to it.
@@ -166,16 +157,16 @@ Result<void> DescriptorBuilder::put_back(const ParsedOpenFile& file, const std::
     return leave("cannot be opened to be put back");
   }
   if (!S_ISREG(st.st_mode) || st.st_ino != r.inode) return {};  // another one by now
-  const auto bytes = bytes_at_checkpoint(file);
-  if (!bytes) return leave("what it held cannot be read");
+  const auto then = bytes_at_checkpoint(file);
+  if (!then) return leave("what it held cannot be read");
   const auto now = static_cast<uint64_t>(st.st_size);
-  std::vector<std::byte> found(std::min(now, r.size));
-  if (!read_all(fd.get(), found)) return leave("cannot be read");
-  if (now >= r.size && found == *bytes) {
+  const int same = then->are_in(fd.get());
+  if (same < 0) return leave("cannot be read");
+  if (now >= r.size && same == 1) {
     if (now == r.size) set_time(fd.get(), r);
     return {};
   }
-  auto saved = save_aside(file, fd.get(), 0, found.size(), "changed");
+  auto saved = save_aside(file, fd.get(), 0, std::min(now, r.size), "changed");
   if (!saved.ok()) {
     const int e = saved.error().sys_errno;
     errno = e;
@@ -184,7 +175,7 @@ Result<void> DescriptorBuilder::put_back(const ParsedOpenFile& file, const std::
   }
   has_changed_files_ = true;
   points::at("restart.saved");
-  if (!write_all(fd.get(), *bytes)) {
+  if (!then->put_into(fd.get())) {
     return make_error(
         ExitCode::kFileChanged, errno,
         "{} was changed since the checkpoint and cannot be put back ({}): what it held is in {}", path,
@@ -263,19 +254,9 @@ Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, in
   const ScopedFd in(readable ? -1 : open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!readable && !in.valid()) return fail(errno, "read for");
   const int source = readable ? fd : in.get();
-  std::vector<char> buffer(1 << 20);
-  for (uint64_t at = from; at < to;) {
-    ssize_t n =
-        pread(source, buffer.data(), std::min<uint64_t>(buffer.size(), to - at), static_cast<off_t>(at));
-    if (n < 0) return fail(errno, "read for");
-    if (n == 0) break;
-    for (ssize_t done = 0; done < n;) {
-      ssize_t w = write(saved.fd(), buffer.data() + done, static_cast<size_t>(n - done));
-      if (w < 0) return fail(errno, "written to");
-      done += w;
-    }
-    at += static_cast<uint64_t>(n);
-  }
+  bool reading = false;
+  if (const int e = copy_with_holes(source, from, to - from, saved.fd(), &reading); e != 0)
+    return fail(e, reading ? "read for" : "written to");
   if (fsync(saved.fd()) != 0) return fail(errno, "written to");
   const bool may_replace =
       what != "tail";      // a program that goes back again and again may change a file as often

@@ -39,7 +39,6 @@ FAILURES = ("WRONG", "HANGS", "LATE", "NEW")
 # What does not come back, and what the checkpoint has to say of it (docs/limits.md).
 EXPECTED = {
     "files.filesystem_watched": "fanotify",
-    "files.sparse": "too long for the image",
     "ipc.messages_waiting": "",
     "ipc.shared_sysv": "comes back with id",
     "memory.own_faults": "userfaultfd",

@@ -279,10 +279,33 @@ class ChangedInPlace(unittest.TestCase):
 
     def test_too_long(self):
         """What is not put back is said, by the checkpoint that does not have it."""
-        said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", length=17 << 20)
+        said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", length=17 << 20, program=STEPS.replace("a hole, and", "written, and\nos.pwrite(fd, bytes(int(sys.argv[1])), 0) #"))
         self.assertIn("1 file that the program has open for writing is too long for the image (16 MiB for all)", self.said_before)
         self.assertIn("the program goes on with what it holds now", said)
         self.assertEqual(self.output(), f"up\n{17 << 20} MIDDLE -1 7 True\n")
+
+    def test_sparse(self):
+        """Holes do not count, and are holes again."""
+        for quiet in (True, False):
+            with self.subTest(quiet=quiet):
+                said = self.changed("os.pwrite(fd, b'MIDDLE', 150000); os.pwrite(fd, b'far', 40 << 30); os.pwrite(fd, b'tail', (70 << 30) + 5000)", quiet,
+                                    length=70 << 30, program=STEPS.replace("print('up'", "os.pwrite(fd, b'end', 60 << 30)\nprint('up'"))
+                self.assertNotIn("too long", self.said_before)
+                self.assertIn("changed in place", said)
+                self.assertEqual(self.output(), f"up\n{18 << 20} middle 150000 7 True\n")
+                with open(self.path("steps"), "rb") as f:
+                    self.assertEqual(os.fstat(f.fileno()).st_size, 70 << 30)
+                    self.assertEqual([os.pread(f.fileno(), 3, at << 30) for at in (40, 60)], [bytes(3), b"end"])
+                beside = [os.path.join(at, name) for at, _, names in os.walk(self.path("images")) for name in names if "-" in name and name.startswith("steps.")]
+                self.assertEqual(sorted(os.stat(name).st_size for name in beside), [5004, 70 << 30], beside)
+                self.assertLess(sum(os.stat(name).st_blocks for name in [self.path("steps"), *beside]), 2000)
+                self.clear()
+
+    def test_fragmented(self):
+        """Too many pieces: it is as it will be, which is said."""
+        self.changed("os.pwrite(fd, b'MIDDLE', 150000)", length=70 << 30,
+                     program=STEPS.replace("print('up'", "[os.pwrite(fd, b'x', (1 << 30) + i * (1 << 20)) for i in range(1100)]\nprint('up'"))
+        self.assertIn("is too long for the image", self.said_before)
 
     def make_images_read_only(self):
         images = self.path("images")

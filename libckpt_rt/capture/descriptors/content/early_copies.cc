@@ -62,7 +62,7 @@ bool EarlyCopies::list_mapped_shared() {
   }
 }
 
-Result<bool> EarlyCopies::copy(const CapturedDescriptor& d) {
+Result<bool> EarlyCopies::copy(const CapturedDescriptor& d, uint64_t most) {
   if (!has_looked_) knows_mapped_ = list_mapped_shared();
   has_looked_ = true;
   if (!knows_mapped_ || d.has_lease) return false;
@@ -90,7 +90,7 @@ Result<bool> EarlyCopies::copy(const CapturedDescriptor& d) {
   copy.first = contents_.size();
   CapturedDescriptor now = d;
   now.now.size = copy.size;
-  if (!reader_.copy(now, contents_)) {
+  if (!reader_.copy(now, contents_, most)) {
     contents_.truncate(copy.first);
     return false;
   }

@@ -22,7 +22,7 @@ class EarlyCopies {
 
   void begin(Arena& arena);
   // In the order of devices and inodes. False: not copied.
-  Result<bool> copy(const CapturedDescriptor& d);
+  Result<bool> copy(const CapturedDescriptor& d, uint64_t most = FileReader::kAny);
   // Appends the copy, if there is one that is good. False: no, and a part of it may have been appended.
   bool take(const CapturedDescriptor& d, DescriptorContents& to) const;
 

@@ -1,5 +1,6 @@
 #include "libckpt_rt/capture/descriptors/content/file_contents.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "libckpt_rt/core/preload_rules.h"
@@ -41,12 +42,14 @@ Result<void> FileContents::copy_ahead() {
     const CapturedDescriptor& d = files_.in_order(i);
     if (!files_.begins_inode(i)) continue;  // another open of the same file
     const bool nameless = has_no_name(d);
-    if (nameless ? d.now.size < kEarlyBytes : d.now.size > room || !named_.can_change_in_place(i)) continue;
-    Result<bool> copied = early_.copy(d);
+    if (nameless ? d.now.size < kEarlyBytes : !named_.may_overwrite(i)) continue;
+    const uint64_t bytes = nameless ? d.now.size : named_.bytes_ahead(i);
+    if (!nameless && bytes > room) continue;
+    Result<bool> copied = early_.copy(d, nameless ? FileReader::kAny : room);
     if (!copied.ok()) return copied.error();
     if (nameless) continue;
-    room -= d.now.size;
-    if (!*copied) being_written += d.now.size;
+    room -= bytes;
+    if (!*copied) being_written += bytes;
   }
   if (being_written != 0) reader_.get_memory_ahead(being_written);
   return {};
@@ -57,22 +60,31 @@ void FileContents::number_contents(size_t from, uint32_t open_file) {
 }
 
 // Of a file with a name. Without them the file is as it will be.
-void FileContents::copy_named(size_t first_in_order, bool whole) {
+bool FileContents::copy_named(size_t first_in_order, bool whole, uint64_t most) {
   const CapturedDescriptor& d = files_.in_order(first_in_order);
   const size_t before = contents_.size();
   // sem_open(3), for example, removes the name that its file had at first.
   bool had = early_.take(d, contents_);
   if (!had) {
     contents_.truncate(before);
-    had = reader_.copy(d, contents_).ok();
+    had = reader_.copy(d, contents_, most).ok();
   }
   if (!had) {
     contents_.truncate(before);
-    return;
+    return false;
   }
   for (const uint32_t k : files_.same_inode(first_in_order))
     files_.entries()[k].flags |= kOpenFileContents | (whole ? kOpenFileWhole : 0u);
   number_contents(before, d.open_file);
+  return true;
+}
+
+bool FileContents::copy_sparse(size_t first_in_order) {
+  const size_t before = contents_.size();
+  if (!copy_named(first_in_order, true, named_.room())) return false;
+  uint64_t bytes = 0;
+  for (size_t c = before; c < contents_.size(); ++c) bytes += contents_[c].length;
+  return named_.take_room(std::min(bytes, named_.room()));
 }
 
 Result<void> FileContents::copy_nameless(CapturedDescriptor& d) {
@@ -97,7 +109,10 @@ Result<void> FileContents::copy_stopped() {
     } else if (d.kind == OpenFileKind::kMessageQueue) {
       CKPT_TRY(queues_.copy(i, contents_));
       continue;
-    } else if (const bool changes = named_.may_overwrite(i), whole = changes && named_.take_room(d.now.size);
+    } else if (const bool changes = named_.may_overwrite(i); changes && named_.is_sparse(i)) {
+      if (!copy_sparse(i) && ++too_long == 1) first_too_long = &d;
+      continue;
+    } else if (const bool whole = changes && named_.take_room(d.now.size);
                whole || is_small_shared_memory(d)) {
       copy_named(i, whole);
       continue;

@@ -50,7 +50,9 @@ class FileContents {
   void close_pipe() { pipes_.close(); }
 
  private:
-  void copy_named(size_t first_in_order, bool whole);
+  // False: they are not in the image.
+  bool copy_named(size_t first_in_order, bool whole, uint64_t most = FileReader::kAny);
+  bool copy_sparse(size_t first_in_order);
   Result<void> copy_nameless(CapturedDescriptor& d);
   void number_contents(size_t from, uint32_t open_file);
 

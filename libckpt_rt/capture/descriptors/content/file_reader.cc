@@ -52,7 +52,7 @@ int FileReader::open(const CapturedDescriptor& d, bool& shares_offset) {
   return static_cast<int>(fd);
 }
 
-Result<void> FileReader::copy(const CapturedDescriptor& d, DescriptorContents& to) {
+Result<void> FileReader::copy(const CapturedDescriptor& d, DescriptorContents& to, uint64_t most) {
   bool shares_offset = false;
   ScopedFd file(open(d, shares_offset));
   auto cannot = [&](long error) {
@@ -63,7 +63,8 @@ Result<void> FileReader::copy(const CapturedDescriptor& d, DescriptorContents& t
   if (shares_offset && !access_.stands()) return cannot(-EBUSY);
   std::optional<ScopedOffset> scoped;
   if (shares_offset) scoped.emplace(file.get());
-  uint64_t at = 0;
+  uint64_t at = 0, left = most;
+  const size_t first = to.size();
   while (at < d.now.size) {
     long data = sys::call(__NR_lseek, file.get(), at, SEEK_DATA);
     if (data == -ENXIO) break;
@@ -82,6 +83,8 @@ Result<void> FileReader::copy(const CapturedDescriptor& d, DescriptorContents& t
       at = start > end ? start : end;
       continue;
     }
+    if (most != kAny && (end - start > left || to.size() - first == kMostPieces)) return cannot(-EFBIG);
+    left -= end - start;
     std::byte* bytes = take_memory(end - start);
     if (bytes == nullptr) return cannot(-ENOMEM);
     uint64_t have = 0;

@@ -25,14 +25,17 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
 
+  static constexpr uint64_t kAny = ~uint64_t{0};
+  static constexpr size_t kMostPieces = 1024;  // a few milliseconds
+
   void forget() { ahead_ = {}; }
   // Ranges that another part of the image saves. The span must stay valid.
   void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
   bool is_mapped(const CapturedDescriptor& d) const;
 
   // Appends what the file holds, without holes and without what the memory half saves. Fails with
-  // kIo when the bytes cannot be had.
-  Result<void> copy(const CapturedDescriptor& d, DescriptorContents& to);
+  // kIo when the bytes cannot be had, or are more than `most`, or in more than kMostPieces then.
+  Result<void> copy(const CapturedDescriptor& d, DescriptorContents& to, uint64_t most = kAny);
   // A description of our own, whose offset is not the program's. Where the file may not be opened again, or
   // opening would break the program's lease, it is a duplicate, which shares the program's offset.
   int open(const CapturedDescriptor& d, bool& shares_offset);

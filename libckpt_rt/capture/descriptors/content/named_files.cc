@@ -1,6 +1,7 @@
 #include "libckpt_rt/capture/descriptors/content/named_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <string_view>
@@ -19,8 +20,22 @@ constexpr uint64_t kLong = 64 << 10;
 
 }  // namespace
 
-bool NamedFiles::can_change_in_place(size_t first_in_order) {
-  return files_.in_order(first_in_order).now.size <= kMost && may_overwrite(first_in_order);
+uint64_t NamedFiles::bytes_ahead(size_t first_in_order) {
+  const CapturedDescriptor& head = files_.in_order(first_in_order);
+  if (head.now.size <= kMost) return head.now.size;
+  // Opened only if it is sparse.
+  constexpr uint64_t kBlock = 512;  // bytes, stat(2)
+  struct stat st;
+  if (head.has_lease || stat_descriptor(access_.tid_of(head), head.fd, st) < 0) return FileReader::kAny;
+  const uint64_t bytes = static_cast<uint64_t>(st.st_blocks) * kBlock;
+  if (bytes > kMost) return FileReader::kAny;
+  for (const uint32_t i : files_.same_inode(first_in_order)) files_.entries()[i].is_sparse = true;
+  return bytes;
+}
+
+bool NamedFiles::is_sparse(size_t first_in_order) const {
+  const std::span<const uint32_t> same = files_.same_inode(first_in_order);
+  return std::any_of(same.begin(), same.end(), [&](uint32_t i) { return files_.entries()[i].is_sparse; });
 }
 
 bool NamedFiles::may_overwrite(size_t first_in_order) {

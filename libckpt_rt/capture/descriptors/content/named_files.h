@@ -31,7 +31,11 @@ class NamedFiles {
   }
   // Of what is mapped the memory half of the image has the bytes. first_in_order: in OpenFiles::order().
   bool may_overwrite(size_t first_in_order);
-  bool can_change_in_place(size_t first_in_order);
+  // Ahead of the stop: about as many bytes an image needs for the file, which may be sparse;
+  // FileReader::kAny: it is too long.
+  uint64_t bytes_ahead(size_t first_in_order);
+  bool is_sparse(size_t first_in_order) const;
+  uint64_t room() const { return room_; }
   // A single note for all files that are too long: `count` of them, `first` the first.
   static Result<void> note_too_long(DescriptorNotes& notes, size_t count, const CapturedDescriptor& first);
 

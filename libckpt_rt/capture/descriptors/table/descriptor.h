@@ -57,6 +57,7 @@ struct CapturedDescriptor {
   const char* other_name;
   uint32_t other_name_len;
   bool path_in_doubt;  // may have been renamed since prepare
+  bool is_sparse;      // a file too long for an image but for its holes, when the attempt prepared
   bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
   uint64_t value;      // as OpenFileRecord::value
   int held_by;         // of a terminal's master: a process above the job that has it too; 0: none
