@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "image/format/records/descriptor_records.h"
+#include "image/format/records/fanotify_records.h"
 #include "image/format/records/process_records.h"
 
 namespace ckpt::cli {
@@ -55,6 +55,7 @@ std::string system_v_text(const ParsedSystemV& o) {
 }
 
 const char* open_file_kind_name(uint32_t kind) {
+  if (static_cast<OpenFileKind>(kind) == kFanotify) return "fanotify";
   switch (static_cast<OpenFileKind>(kind)) {
     case OpenFileKind::kRegular:
       return "file";

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/noted/fanotify_groups.h"
 #include "libckpt_rt/capture/memory/memfd_views.h"
 #include "libckpt_rt/checkpoint/image/meta.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
@@ -38,6 +39,8 @@ bool may_choose_ids() {
 }  // namespace
 
 Result<void> BackRun::stand() {
+  const uint32_t permissions = fanotify_groups::permissions();
+  CKPT_TRY(refuse_permission_groups(arena_, this_process.pid));
   const RunningOwnThreads ours;
   StopWorld::Call call{ours.ids(), {}, own_signal.number, user_settings().stop_timeout_ns};
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
@@ -62,6 +65,7 @@ Result<void> BackRun::stand() {
   }
   if (stop_state.threads == nullptr)
     return make_error(ExitCode::kUnsupported, 0, "none of its threads can be stopped");
+  CKPT_TRY(refuse_new_permissions(arena_, stop_state.first_thread(), permissions));
   note_end(kThreads);
   if ((order_.flags & kBackOnlyStands) != 0) return {};
   if (gate_.is_open()) {

@@ -16,7 +16,7 @@
 #include "libckpt_rt/capture/rings/rings.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
-#include "libckpt_rt/interpose/descriptors/inotify.h"
+#include "libckpt_rt/interpose/descriptors/file_watches.h"
 #include "libckpt_rt/interpose/memory/memory.h"
 #include "libckpt_rt/interpose/process/clone.h"
 #include "libckpt_rt/interpose/signals/handlers.h"
@@ -58,6 +58,8 @@ constexpr auto kRouted = [] {
                  __NR_rt_sigsuspend,
                  __NR_rt_sigtimedwait,
                  __NR_inotify_add_watch,
+                 __NR_fanotify_init,
+                 __NR_fanotify_mark,
                  __NR_semget,
                  __NR_semctl,
                  __NR_semop,
@@ -175,10 +177,6 @@ long select_call(int n, void* in, void* out, void* except, timeval* timeout) {
   return r;
 }
 
-long clock_nanosleep_call(clockid_t clock, int flags, const timespec* request, timespec* remaining) {
-  return calls::clock_nanosleep(clock, flags, request, remaining);
-}
-
 // As the kernel: what is to be told is written last, after the change.
 long signal_mask_call(int how, const uint64_t* set, uint64_t* old, size_t size) {
   if (size != 8) return sys::call(__NR_rt_sigprocmask, long{how}, set, old, size);
@@ -263,9 +261,9 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
   const size_t ub = static_cast<size_t>(b), uc = static_cast<size_t>(c), ud = static_cast<size_t>(d);
   switch (nr) {
     case __NR_nanosleep:
-      return clock_nanosleep_call(CLOCK_REALTIME, 0, pointer<const timespec>(a), pointer<timespec>(b));
+      return calls::clock_nanosleep(CLOCK_REALTIME, 0, pointer<const timespec>(a), pointer<timespec>(b));
     case __NR_clock_nanosleep:
-      return clock_nanosleep_call(ia, ib, pointer<const timespec>(c), pointer<timespec>(d));
+      return calls::clock_nanosleep(ia, ib, pointer<const timespec>(c), pointer<timespec>(d));
     case __NR_poll:
       return calls::poll(pointer<pollfd>(a), static_cast<unsigned>(b), ic);
     case __NR_ppoll:
@@ -310,7 +308,9 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return r;
     }
     case __NR_inotify_add_watch:
-      return calls::inotify_add_watch(ia, pointer<const char>(b), static_cast<uint32_t>(c));
+    case __NR_fanotify_init:
+    case __NR_fanotify_mark:
+      return calls::watch_files(nr, a, b, c, d, e);
     case __NR_semget:
       return calls::semget(ia, ib, ic);
     case __NR_semctl:

@@ -55,8 +55,8 @@ class DescriptorBuilder {
   void add_locks(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
   void finish();
 
-  // inotify.cc
-  void add_file_watches(const ParsedOpenFile& file, int inotify) const;
+  // inotify.cc, fanotify.cc
+  void add_file_watches(const ParsedOpenFile& file, int fd) const;
   // files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
   Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
@@ -140,6 +140,11 @@ class DescriptorBuilder {
   Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
   // inotify.cc
   Result<ScopedFd> make_inotify(const ParsedOpenFile& file);
+  void add_inotify_watches(const ParsedOpenFile& file, int inotify) const;
+  // fanotify.cc
+  Result<void> check_fanotify(const ParsedOpenFile& file) const;
+  Result<ScopedFd> make_fanotify(const ParsedOpenFile& file);
+  void add_fanotify_marks(const ParsedOpenFile& file, int group) const;
   // message_queues.cc
   Result<ScopedFd> open_message_queue(const ParsedOpenFile& file);
   Result<void> check_message_queue(const ParsedOpenFile& file) const;

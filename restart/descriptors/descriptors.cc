@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/memory/bytes.h"
+#include "image/format/records/fanotify_records.h"
 #include "restart/descriptors/builder.h"
 #include "restart/descriptors/saved_mappings.h"
 
@@ -117,11 +118,11 @@ std::vector<const ParsedOpenFile*> Restoring::in_order() const {
       if (is_of_process(file) == of_processes) files.push_back(&file);
     }
   }
-  // A terminal's other ends are opened by its name. An inotify would report that files are opened.
+  // A terminal's other ends are opened by its name. What watches files would report that they are opened.
   std::stable_partition(files.begin(), files.end(),
                         [](const auto* file) { return is_terminal_master(*file); });
   std::stable_partition(files.begin(), files.end(),
-                        [&](const auto* file) { return builder.kind_of(*file) != OpenFileKind::kInotify; });
+                        [&](const auto* file) { return !watches_files(builder.kind_of(*file)); });
   return files;
 }
 
@@ -244,8 +245,8 @@ void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& option
   for (const auto& file : meta.open_files) {
     const bool is_shared = options.inherited != nullptr && options.inherited->contains(file.record.id);
     const int fd = builder.first_descriptor(file);
-    if (builder.kind_of(file) == OpenFileKind::kInotify && !is_shared && fd >= 0)
-      builder.add_file_watches(file, fd);
+    if (!watches_files(builder.kind_of(file)) || is_shared || fd < 0) continue;
+    builder.add_file_watches(file, fd);
   }
 }
 
@@ -295,6 +296,7 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   if (is_terminal_master(file)) return make_master(file);
   spare_masters_.clear();
   if (kind_of(file) == OpenFileKind::kTerminal) return open_own_terminal(file);
+  if (kind_of(file) == kFanotify) return make_fanotify(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:
       if (deleted && S_ISLNK(file.record.mode)) return make_deleted_link(file);

@@ -56,8 +56,8 @@ struct DescriptorOptions {
   // some process of the job had open at the checkpoint; nullptr: a process alone.
   bool in_place = false;
   const std::set<uint64_t>* open_in_job = nullptr;
-  // An inotify gets its watches by restore_file_watches(): it would tell the program that ckpt-restart opens
-  // files.
+  // What watches files (inotify, fanotify) gets its watches by restore_file_watches(): it would tell the
+  // program that ckpt-restart opens files.
   bool watch_later = false;
   // Of a job: the ids of all its processes, which are there by now, ended ones as well.
   const std::set<int>* processes = nullptr;
@@ -106,7 +106,7 @@ void add_files_put_back(const ImageMeta& meta, const DescriptorOptions& options,
 // kSystem. The highest descriptor of the image must be below working->first().
 Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options);
 
-// When all files are open that the new process needs: what each inotify of its own watches
+// When all files are open that the new process needs: what each inotify and fanotify of its own watches
 // (DescriptorOptions::watch_later).
 void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options);
 

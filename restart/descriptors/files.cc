@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/memory/bytes.h"
+#include "image/format/records/fanotify_records.h"
 #include "restart/descriptors/builder.h"
 #include "restart/files/shut_file.h"
 
@@ -152,6 +153,7 @@ Result<ScopedFd> DescriptorBuilder::open_of_process(const ParsedOpenFile& file) 
 
 Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
   if (kind_of(file) == OpenFileKind::kMessageQueue) return check_message_queue(file);
+  if (kind_of(file) == kFanotify) return check_fanotify(file);
   if (!opened_by_path(file) || is_of_process(file)) return {};
   const auto& r = file.record;
   struct stat st;

@@ -87,11 +87,11 @@ Result<ScopedFd> DescriptorBuilder::make_inotify(const ParsedOpenFile& file) {
     return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})",
                       describe(file, first_descriptor(file)), errno_name(errno));
   }
-  if (!options_.watch_later || first_descriptor(file) < 0) add_file_watches(file, made.get());
+  if (!options_.watch_later || first_descriptor(file) < 0) add_inotify_watches(file, made.get());
   return made;
 }
 
-void DescriptorBuilder::add_file_watches(const ParsedOpenFile& file, int inotify) const {
+void DescriptorBuilder::add_inotify_watches(const ParsedOpenFile& file, int inotify) const {
   struct Watch {
     InotifyWatchDetail detail;
     std::string path;

@@ -38,7 +38,6 @@ WAYS = ("once", "twice", "user")
 FAILURES = ("WRONG", "HANGS", "LATE", "NEW")
 # What does not come back, and what the checkpoint has to say of it (docs/limits.md).
 EXPECTED = {
-    "files.filesystem_watched": "fanotify",
     "ipc.messages_waiting": "",
     "ipc.shared_sysv": "comes back with id",
     "memory.own_faults": "userfaultfd",

@@ -13,6 +13,7 @@
 
 #include "base/memory/bytes.h"
 #include "cli/text/failure.h"
+#include "image/format/records/fanotify_records.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt::cli {
@@ -97,7 +98,18 @@ class DescriptorComparison {
 
   Result<void> make_missing() {
     CKPT_TRY(connect_missing());
+    CKPT_TRY(make_missing(false));
+    CKPT_TRY(make_directory());
+    CKPT_TRY(builder_.fill_sockets());
+    CKPT_TRY(make_missing(true));
+    builder_.finish();
+    return {};
+  }
+
+  // What watches files comes last: it would be told which ones we open.
+  Result<void> make_missing(bool watchers) {
     for (const auto& f : then_.open_files) {
+      if (watches_files(kind_of(f)) != watchers) continue;
       const int fd = first_descriptor(then_, f.record.id);
       if (fd < 0 || still_open_.find(f.record.id) != nullptr) continue;
       if (const auto replaced = replaced_.find(f.record.id); replaced != replaced_.end()) {
@@ -109,7 +121,7 @@ class DescriptorComparison {
       const OpenFileKind kind = kind_of(f);
       if (with_others_.count(f.record.id) != 0) {
         return failure(ExitCode::kUnsupported, describe(f, fd),
-                       kind == OpenFileKind::kInotify
+                       watches_files(kind)
                            ? "watches files for another process of the job as well"
                            : "was closed since, and another process of the job has a part in it",
                        "nothing was changed; restart the job with ckpt-restart");
@@ -141,9 +153,6 @@ class DescriptorComparison {
       made_[f.record.id] = static_cast<int64_t>(result_.made.size());
       result_.made.push_back(std::move(*made));
     }
-    CKPT_TRY(make_directory());
-    CKPT_TRY(builder_.fill_sockets());
-    builder_.finish();
     return {};
   }
 

@@ -5,6 +5,7 @@
 
 #include "base/memory/bytes.h"
 #include "cli/back/descriptors/waiting_messages.h"
+#include "image/format/records/fanotify_records.h"
 #include "job/format/job_name.h"
 #include "restart/descriptors/builder.h"
 
@@ -60,8 +61,8 @@ void StillOpenFiles::find_same(const ReplacedFiles& replaced) {
   for (const auto& d : now_.descriptors) now_at[d.fd] = &d;
   std::set<uint32_t> taken;
   for (const auto& f : then_.open_files) {
-    // An inotify is made anew: the events that wait in it came after the checkpoint.
-    if (kind_of(f) == OpenFileKind::kInotify || replaced.contains(f.record.id)) continue;
+    // What watches files is made anew: the events that wait in it came after the checkpoint.
+    if (watches_files(kind_of(f)) || replaced.contains(f.record.id)) continue;
     for (const auto& d : then_.descriptors) {
       if (d.open_file != f.record.id) continue;
       const auto at = now_at.find(d.fd);

@@ -30,7 +30,7 @@ enum class OpenFileKind : uint32_t {
   kSocketPair = 14,  // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
   kSocket = 15,      // without a connection: listening, bound or neither, or for datagrams: SocketDetail
   kConnection = 16,  // TCP, in any state between connect and close: SocketDetail, SocketLinkDetail
-  // Newer kinds; 43 is in terminal_records.h.
+  // Newer kinds; 43 is in terminal_records.h, 44 in fanotify_records.h.
   kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
   kMessageQueue = 41,  // POSIX: value: most messages << 32 | bytes of the longest; contents: QueueMessage
 };

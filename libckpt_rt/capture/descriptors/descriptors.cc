@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "libckpt_rt/capture/descriptors/kinds/pipe_kinds.h"
 #include "libckpt_rt/capture/descriptors/noted/file_signals.h"
@@ -19,6 +20,7 @@ constexpr uint32_t kMostPathsInStop = 256;  // 3 µs each
 
 Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   release();
+  watches_.begin();
   files_.begin(arena);
   contents_ = DescriptorContents(arena);
   file_contents_.begin(arena);
@@ -106,6 +108,11 @@ Result<void> DescriptorCapture::list_owners() {
 }
 
 Result<void> DescriptorCapture::find_changes() {
+  // First what is no file: a group of fanotify(7) whose permission is asked for must be refused before a
+  // directory is opened.
+  for (auto& d : files_.entries()) {
+    if (!d.looked && (d.now.mode & S_IFMT) == 0) CKPT_TRY(classifier_.classify(d));
+  }
   // After the stop its name may be one that the program gives it only then: a rename to that name would fail.
   uint32_t most = kMostPathsInStop;
   for (auto& d : files_.entries()) {
@@ -141,7 +148,7 @@ void DescriptorCapture::release() {
       access_.stand(false);
       names_.find_late_names(contents_, notes_);
       held_.note_late_locks(notes_);
-      inotify_.name_all();
+      watches_.name_all();
     }
     held_.close_all();
   }

@@ -13,7 +13,7 @@
 //   OpenFiles           the descriptors, and which are one open file
 //     DescriptorAccess    how the agent gets at them
 //     DescriptorSampling  what each is in the stop
-//   Classifier          kind, path and details of each: FileNames, EpollWatches, InotifyWatches
+//   Classifier          kind, path and details of each: FileNames, EpollWatches, FileWatches
 //     HeldInfo            fdinfo that the stop reads again
 //   WorkingDirectory    one that has been removed
 //   SocketCapture       sockets, and what waits in them
@@ -64,6 +64,9 @@ class DescriptorCapture {
   void skip_mapped(std::span<const MappedFileRange> ranges) { file_contents_.skip_mapped(ranges); }
   // Mappings that are there for this checkpoint alone, for the stop.
   void know_own(std::span<const AddrRange> ranges) { losses_.know_own(ranges); }
+  // First thing in the stop, before a file is opened. kUnsupported: a listener of the program may have to
+  // permit that (fanotify(7)). tid: a stopped thread.
+  Result<void> check_permissions(int tid) const { return watches_.check_stopped(tid); }
   // sharers: threads that have the program's descriptor table. Without any everything is read from outside,
   // at 10 µs a descriptor instead of 1.
   Result<void> begin_sampling(int tid, OtherThreads sharers);
@@ -88,7 +91,7 @@ class DescriptorCapture {
   void expect_hosts(Partners::Drained drained) { partners_.drained = drained; }
   void release();
   // Part of release(); for a forked child, which writes the image while its parent releases.
-  void name_watches() { inotify_.name_all(); }
+  void name_watches() { watches_.name_all(); }
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
   // One entry for each open file, after recheck_stopped(); in the arena.
@@ -123,9 +126,9 @@ class DescriptorCapture {
   DescriptorNotes notes_;
   FileNames names_{files_, access_};
   EpollWatches epolls_{files_, access_, notes_};
-  InotifyWatches inotify_{files_, access_, notes_};
+  FileWatches watches_{files_, access_, notes_};
   Terminals terminals_{files_, access_, notes_, partners_};
-  Classifier classifier_{files_, access_, names_, epolls_, inotify_};
+  Classifier classifier_{files_, access_, names_, epolls_, watches_};
   HeldInfo held_{files_, access_, classifier_};
   WorkingDirectory directory_{files_, classifier_};
   DescriptorContents contents_;

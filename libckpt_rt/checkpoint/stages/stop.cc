@@ -49,8 +49,9 @@ Result<void> Stop::stop(BackEnd& back_end) {
   auto stopped = stop_threads(back_end);
   if (!stopped.ok()) return stopped.error();
   if (stopped->first == nullptr) return program_ended();
-  run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
   stop_state.leader_exited = stopped->leader_exited;
+  CKPT_TRY(parts_.capture.descriptors.check_permissions(stop_state.first_thread()));
+  run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
   CKPT_TRY(list_threads(*stopped));
   parts_.clock.end(StopClock::kThreads);
   return {};

@@ -10,6 +10,7 @@
 
 #include "base/memory/bytes.h"
 #include "base/raii_fd.h"
+#include "image/format/records/fanotify_records.h"
 #include "image/format/records/terminal_records.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/capture/descriptors/kinds/file_systems.h"
@@ -73,6 +74,7 @@ OpenFileKind anonymous_kind(std::string_view link) {
   if (link == "anon_inode:[signalfd]") return OpenFileKind::kSignalFd;
   if (link == "anon_inode:[pidfd]") return OpenFileKind::kPidFd;
   if (link == "anon_inode:inotify" || link == "anon_inode:[inotify]") return OpenFileKind::kInotify;
+  if (link == "anon_inode:[fanotify]") return kFanotify;
   return OpenFileKind::kOther;
 }
 

@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "libckpt_rt/capture/descriptors/kinds/epoll_watches.h"
 #include "libckpt_rt/capture/descriptors/kinds/file_names.h"
-#include "libckpt_rt/capture/descriptors/kinds/inotify_watches.h"
+#include "libckpt_rt/capture/descriptors/kinds/file_watches.h"
 #include "libckpt_rt/capture/descriptors/table/access.h"
 #include "libckpt_rt/capture/descriptors/table/open_files.h"
 
@@ -20,8 +20,8 @@ namespace ckpt {
 class Classifier {
  public:
   Classifier(OpenFiles& files, DescriptorAccess& access, FileNames& names, EpollWatches& epolls,
-             InotifyWatches& inotify)
-      : files_(files), access_(access), names_(names), epolls_(epolls), inotify_(inotify) {}
+             FileWatches& watches)
+      : files_(files), access_(access), names_(names), epolls_(epolls), watches_(watches) {}
   Classifier(const Classifier&) = delete;
   Classifier& operator=(const Classifier&) = delete;
 
@@ -43,7 +43,7 @@ class Classifier {
   DescriptorAccess& access_;
   FileNames& names_;
   EpollWatches& epolls_;
-  InotifyWatches& inotify_;
+  FileWatches& watches_;
 };
 
 }  // namespace ckpt

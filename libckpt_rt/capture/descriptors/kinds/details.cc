@@ -75,7 +75,7 @@ Result<void> Classifier::read_details(CapturedDescriptor& d, const FdInfo& info)
     d.value = static_cast<uint64_t>(info.pidfd);
     return {};
   }
-  if (d.kind == OpenFileKind::kInotify) return inotify_.keep(d, info.text);
+  if (watches_files(d.kind)) return watches_.keep(d, info.text);
   ByteWriter out(files_.arena());
   TimerDetail timer{};
   bool has_timer = false;

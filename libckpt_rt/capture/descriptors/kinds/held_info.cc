@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "image/format/records/fanotify_records.h"
 #include "libckpt_rt/core/kernel/descriptor_info.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -27,6 +28,7 @@ bool is_lockable(OpenFileKind kind) {
 
 // State that no sample shows, and which files share one inode number: looked at again in the stop.
 bool is_volatile(OpenFileKind kind) {
+  if (kind == kFanotify) return true;
   switch (kind) {
     case OpenFileKind::kEventFd:
     case OpenFileKind::kEpoll:
@@ -103,6 +105,7 @@ Result<void> HeldInfo::read_counter(CapturedDescriptor& d) {
                      : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
                      : d.kind == OpenFileKind::kPidFd    ? "Pid:"
                      : d.kind == OpenFileKind::kInotify  ? "inotify wd:"
+                     : d.kind == kFanotify               ? "fanotify flags:"
                                                          : "tfd:";
   if (info.text.find(mark) == std::string_view::npos) return {};
   d.read_again = true;

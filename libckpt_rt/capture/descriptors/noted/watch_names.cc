@@ -1,6 +1,7 @@
 #include "libckpt_rt/capture/descriptors/noted/watch_names.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 
@@ -57,9 +58,11 @@ bool is_name(const char* known, const char* directory, size_t directory_length, 
 
 enum class Half : uint8_t { kNo, kLower };  // of the inode's number
 
-void note_in(const char* directory, size_t directory_length, const char* path, uint32_t mask, Half half) {
+// at: what a relative path is relative to.
+void note_in(const char* directory, size_t directory_length, const char* path, uint32_t mask, Half half,
+             int at = AT_FDCWD) {
   struct stat st;
-  if (sys::call(__NR_newfstatat, AT_FDCWD, path, &st,
+  if (sys::call(__NR_newfstatat, long{at}, path, &st,
                 (mask & IN_DONT_FOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0) != 0)
     return;
   const uint64_t device = st.st_dev;
@@ -92,6 +95,19 @@ void note_in(const char* directory, size_t directory_length, const char* path, u
   note_in(directory, static_cast<size_t>(n) - 1, path, mask, half);
 }
 
+// Below the directory of this descriptor; path nullptr: what it leads to itself.
+[[gnu::noinline]] void note_below(int fd, const char* path, uint32_t mask) {
+  char link[40], directory[4096];
+  *fmt::format_to_n(link, sizeof(link) - 1, "/proc/thread-self/fd/{}", fd).out = '\0';
+  const long n = sys::call(__NR_readlinkat, AT_FDCWD, link, directory, sizeof(directory) - 1);
+  if (n < 1 || directory[0] != '/') return;
+  directory[n] = '\0';
+  if (path == nullptr)
+    note_in("", 0, directory, mask, Half::kNo);
+  else
+    note_in(directory, static_cast<size_t>(n), path, mask, Half::kNo, fd);
+}
+
 }  // namespace
 
 void note(const char* path, uint32_t mask) {
@@ -99,6 +115,14 @@ void note(const char* path, uint32_t mask) {
     note_in("", 0, path, mask, Half::kNo);
   else
     note_relative(path, mask, Half::kNo);
+}
+
+void note_at(int directory, const char* path, bool follows) {
+  const uint32_t mask = follows ? 0 : IN_DONT_FOLLOW;
+  if (directory == AT_FDCWD || (path != nullptr && path[0] == '/'))
+    note(path != nullptr ? path : ".", mask);
+  else
+    note_below(directory, path, mask);
 }
 
 void note_socket(const char* path) { note_relative(path, IN_DONT_FOLLOW, Half::kLower); }
