@@ -124,6 +124,8 @@ class RestartAttempt {
     for (const Birth& b : job_.births.births) reapers += b.kind != BirthKind::kHelper;
     for (Point p : {Point::kBorn, Point::kLed, Point::kJoined}) meeting_.expect(p, all);
     meeting_.expect(Point::kGone, reapers);
+    const auto members = std::ranges::count_if(job_.plans, [](const auto& plan) { return plan != nullptr; });
+    meeting_.expect(Point::kOpened, static_cast<uint32_t>(members));
     raise_limit();
     feeders_.resize(job_.plans.size());
     channels_.status.resize(job_.plans.size());

@@ -240,14 +240,37 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   return std::move(restoring.result);
 }
 
-void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options) {
+namespace {
+
+// In the new process. Of several that have it, the first one does what is to be done once.
+template <typename Fn>
+void for_each_own_watcher(const ImageMeta& meta, const DescriptorOptions& options, Fn fn) {
   const DescriptorBuilder builder(meta, options);
   for (const auto& file : meta.open_files) {
-    const bool is_shared = options.inherited != nullptr && options.inherited->contains(file.record.id);
     const int fd = builder.first_descriptor(file);
-    if (!watches_files(builder.kind_of(file)) || is_shared || fd < 0) continue;
-    builder.add_file_watches(file, fd);
+    if (!watches_files(builder.kind_of(file)) || fd < 0) continue;
+    if (options.inherited != nullptr) {
+      const auto known = options.inherited->find(file.record.id);
+      if (known != options.inherited->end() && !known->second.first) continue;
+    }
+    fn(builder, file, fd);
   }
+}
+
+}  // namespace
+
+bool has_file_watches(const ImageMeta& meta, const DescriptorOptions& options) {
+  bool any = false;
+  for_each_own_watcher(meta, options,
+                       [&](const DescriptorBuilder&, const ParsedOpenFile&, int) { any = true; });
+  return any;
+}
+
+void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options) {
+  for_each_own_watcher(meta, options,
+                       [](const DescriptorBuilder& builder, const ParsedOpenFile& file, int fd) {
+                         builder.add_file_watches(file, fd);
+                       });
 }
 
 Result<void> DescriptorBuilder::take_standard_streams() {

@@ -106,8 +106,11 @@ void add_files_put_back(const ImageMeta& meta, const DescriptorOptions& options,
 // kSystem. The highest descriptor of the image must be below working->first().
 Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options);
 
-// When all files are open that the new process needs: what each inotify and fanotify of its own watches
-// (DescriptorOptions::watch_later).
+// Whether restore_file_watches() has anything to do.
+bool has_file_watches(const ImageMeta& meta, const DescriptorOptions& options);
+
+// When all files are open that the new process needs, and the others of its job: what each inotify and
+// fanotify watches (DescriptorOptions::watch_later).
 void restore_file_watches(const ImageMeta& meta, const DescriptorOptions& options);
 
 int highest_descriptor(const ImageMeta& meta);  // -1: none

@@ -28,7 +28,8 @@ enum class Point : uint32_t {
   // Members, and ckpt-restart for the planter and for each zombie that has ended: its helpers have exited, so
   // all have been adopted.
   kGone = 3,
-  kPoints = 4,
+  kOpened = 4,  // members: each has the files open that it needs, and who watches files may be told
+  kPoints = 5,
 };
 
 // Of a process that all others wait for.

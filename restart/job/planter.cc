@@ -366,6 +366,8 @@ class Tree {
     job.time_ns_fd = time_ns_;
     job.stopped = how_stopped(job_.manifest, job_.manifest.members[m]);
     job.go_fd = job.stopped == RestartStopped::kLate ? spec_.late_go_fd : spec_.go_fd;
+    job.opened = [this] { spec_.meeting->arrive(Point::kOpened); };
+    job.all_opened = [this](int alive_fd) { return spec_.meeting->wait(Point::kOpened, alive_fd); };
     job.stopped_children = stopped_children(i);
     job.parent_death_signal = death_signal(i);
     ProcessSpec process = process_of(plan);

@@ -11,6 +11,7 @@
 //   others    reap their helpers                   Point::kGone
 //   zombies   end as the saved process had
 //   members   check their parent, die with it, become the saved process (restart/tree/process.h)
+//   members   have their files                     Point::kOpened, for which those wait that watch files
 #pragma once
 
 #include <vector>

@@ -276,15 +276,18 @@ class Gatherer {
     copy.record.id = static_cast<uint32_t>(all_.open_files.size() + 1);
     if (const auto number = own_terminal(m, f); number && !is_terminal_master(f))
       copy.record.rdev = makedev(kTerminalSlaveMajor, *number);
-    for (const DescriptorRecord& d : meta(m).descriptors) {
-      if (d.open_file != f.record.id) continue;
+    const auto maker = maker_of(f, users);
+    std::rotate(users.begin(), maker, maker + 1);
+    // In this member it may wait in a socket.
+    const FileOfMember self{m, f.record.id};
+    const FileOfMember& numbered = has_descriptor(self) ? self : users.front();
+    for (const DescriptorRecord& d : meta(numbered.member).descriptors) {
+      if (d.open_file != numbered.open_file) continue;
       DescriptorRecord number = d;
       number.open_file = copy.record.id;
       all_.descriptors.push_back(number);
       break;
     }
-    const auto maker = maker_of(f, users);
-    std::rotate(users.begin(), maker, maker + 1);
     all_.open_files.push_back(copy);
     users_.push_back(std::move(users));
     wanted_.push_back(wanted);
@@ -367,6 +370,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.saved_files = saved_files_of(*job.root().image, job.root().image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   options.say_at_once = [&report](std::string_view line) { report.note(line, true); };
+  options.watch_later = true;  // by the first that has it
   DescriptorBuilder builder(all, options);
   CKPT_TRY(builder.set_aside_journals());
   CKPT_TRY(builder.put_back_files());

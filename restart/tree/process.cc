@@ -228,6 +228,11 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
       objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
   MemoryPlan memory(meta, *spec.fill, objects, kept);
   CKPT_TRY(memory.build(fds.working, report));
+  if (spec.job != nullptr) {
+    spec.job->opened();
+    if (has_file_watches(meta, options) && !spec.job->all_opened(fds.go))
+      _exit(static_cast<int>(ExitCode::kSystem));
+  }
   restore_file_watches(meta, options);
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
   if (fds.feed.socket >= 0) CKPT_TRY(prepare_puts(fds));

@@ -4,6 +4,7 @@
 //            never prints: what it has to say goes through the report channel.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -31,6 +32,10 @@ struct JobSpec {
   std::set<int> processes;             // the same
   int together_fd = -1, go_fd = -1;    // pipes: base/protocol/restart_protocol.h, RestorerArgs
   int time_ns_fd = -1;                 // -1: no time namespace is allowed
+  // It has its files open; waits until all members have theirs. False: the restart has failed. alive_fd:
+  // go_fd, where that is by now.
+  std::function<void()> opened;
+  std::function<bool(int alive_fd)> all_opened;
   RestartStopped stopped = RestartStopped::kNo;
   int parent_death_signal = 0;
   uint32_t stopped_children = 0;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Groups of fanotify(7): they come back with their marks. A checkpoint refuses one that others ask for permission."""
+"""Groups of fanotify(7): they come back with their marks. A checkpoint refuses one that others ask for permission. And what
+they and inotify(7) are told of a restart."""
 
 import os
 import subprocess
@@ -49,6 +50,75 @@ def listen(place):
     os.write(told[1], b'%d' % mark(g, OPEN_PERM | ON_CHILD, place))
     if g >= 0: permit(g)
     os._exit(0)
+"""
+
+# A group, a file that it watches, and a child that has both.
+SHARED = """
+os.mkdir('d')
+touch('d/open')
+g = group(0)
+if mark(g, OPEN | MODIFY | ON_CHILD, b'd') != 0: print('no mark', file=sys.stderr)
+f = open('d/open', 'r+b')
+events(g)
+go = os.pipe()
+if os.fork() == 0:
+    os.read(go[0], 1)
+    try: os.pwrite(f.fileno(), b'y', 0)
+    finally: os._exit(0)
+here = len(marks(g))
+touch('up')
+while not os.path.exists('go'): time.sleep(0.001)
+first = events(g)
+os.write(go[1], b'x')
+os.wait()
+second = events(g)
+print(here, len(marks(g)), first, second, file=sys.stderr)
+sys.exit(0 if (here, len(marks(g)), first, second) == (2, 2, [], [('0x2', 'open', False)]) else 1)
+"""
+
+# An inotify that watches what is opened in d. What it is told after the restart is left by the checkpoint.
+TOLD = """
+os.mkdir('d')
+def watch():
+    global i
+    i = libc.inotify_init1(os.O_NONBLOCK)
+    assert libc.inotify_add_watch(i, b'd', OPEN) == 1
+def child(f):
+    if os.fork() == 0:
+        f()
+        while not os.path.exists('done'): time.sleep(0.001)
+        os._exit(0)
+def end():
+    touch('up')
+    while not os.path.exists('go'): time.sleep(0.001)
+    told, masks = b'', []
+    try: told = os.read(i, 65536)
+    except BlockingIOError: pass
+    while told:
+        _, mask, _, length = struct.unpack('iIII', told[:16])
+        masks.append(mask)
+        told = told[16 + length:]
+    touch('done')
+    os.wait()
+    print(masks, file=sys.stderr)
+    sys.exit(0 if masks in ([], [0x4000]) else 1)  # IN_Q_OVERFLOW
+"""
+SHARED_INOTIFY = TOLD + """
+watch()
+f = open('d/open', 'w')
+child(lambda: None)
+end()
+"""
+FILES_OF_ANOTHER = TOLD + """
+opened = os.pipe()
+def files():
+    global all
+    all = [open('d/%d' % n, 'w') for n in range(800)]
+    os.write(opened[1], b'x')
+child(files)
+os.read(opened[0], 1)
+watch()
+end()
 """
 
 
@@ -142,6 +212,20 @@ class Marks(SteppedTest):
         self.assertEqual(self.ask("events(g)"), "[]")
         self.do("os.truncate('f', 0)")
         self.assertEqual(self.ask("events(g)"), "[('0x2', None, True)]")
+
+    @needs_root
+    def test_one_group_of_two_processes(self):
+        """It is told nothing of what the restart opens for both."""
+        code, errors = self.comes_back_as_job(SHARED)
+        self.assertEqual(code, 0, errors)
+
+    def test_one_inotify_of_two_processes(self):
+        code, errors = self.comes_back_as_job(SHARED_INOTIFY)
+        self.assertEqual(code, 0, errors)
+
+    def test_inotify_is_told_nothing_of_what_other_members_open(self):
+        code, errors = self.comes_back_as_job(FILES_OF_ANOTHER)
+        self.assertEqual(code, 0, errors)
 
     def check_whose(self, told, *how):
         """What another process does: the kernel tells its number to a group that was made with CAP_SYS_ADMIN."""
