@@ -88,6 +88,7 @@ ONE_FLOOR = [
     "libckpt_rt/checkpoint/image libckpt_rt/checkpoint/stages libckpt_rt/checkpoint/stages/memory",
     "libckpt_rt/interpose libckpt_rt/interpose/addresses libckpt_rt/interpose/descriptors libckpt_rt/interpose/memory "
     "libckpt_rt/interpose/process libckpt_rt/interpose/signals libckpt_rt/interpose/system_v libckpt_rt/interpose/waits",
+    "libckpt_rt/stop libckpt_rt/stop/tracing",
     "restart/plan restart/plan/memory restart/plan/vdso",
     "timewarp/engine timewarp/engine/queue timewarp/mpi timewarp/state",
 ]

@@ -11,7 +11,8 @@
 // directory, and goes on when that file is gone. With PROGRAM only the program of that name.
 //
 // Points of jobs begin with "member." or "coordinator.", of restarts with "restart." or "connect.", of going
-// back with "back.", of images in the memory of others with "exchange.", "save." or "disk.". The others are
+// back with "back.", of images in the memory of others with "exchange.", "save." or "disk.", of a thread that
+// traces others with "tracing.". The others are
 // those of one process, one checkpoint comes to each at most once; tests/points/points.py has the list of
 // them, and fails if it is not complete.
 #pragma once

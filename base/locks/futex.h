@@ -29,8 +29,10 @@ inline long futex_wake(FutexWord& word, int count = INT_MAX) {
 }
 
 // The same for one of several groups of waiters: a wake reaches those whose bits it names.
-inline long futex_wait_as(FutexWord& word, uint32_t expected, uint32_t bits) {
-  return sys::call(__NR_futex, &word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, nullptr, 0L, bits);
+// until: by CLOCK_MONOTONIC.
+inline long futex_wait_as(FutexWord& word, uint32_t expected, uint32_t bits,
+                          const timespec* until = nullptr) {
+  return sys::call(__NR_futex, &word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, until, 0L, bits);
 }
 inline long futex_wake_those(FutexWord& word, uint32_t bits) {
   return sys::call(__NR_futex, &word, FUTEX_WAKE_BITSET | FUTEX_PRIVATE_FLAG, INT_MAX, 0L, 0L, bits);

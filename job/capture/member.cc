@@ -27,6 +27,7 @@
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/stop/tracing/service.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -88,7 +89,8 @@ class MemberSession final : public Session {
     place.stays = (request_.flags & kJoinStays) != 0;
     place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;
     if ((request_.flags & kJoinHeld) != 0) hold();
-    return {};
+    // Ahead of the first word to the coordinator, which asks those that we trace then.
+    return tracing_.begin(user_settings().stop_timeout_ns, coordinator());
   }
 
   Result<bool> exchange(std::span<const std::byte> posts) override {
@@ -150,6 +152,7 @@ class MemberSession final : public Session {
     Message go;
     CKPT_TRY(writes_in_stop ? judge(hear(go), Step::kGo, go) : expect(Step::kGo, deadline(), go));
     if (const auto* others = go.as<uint32_t>()) going = *others;
+    tracing_.let_go();
     points::at("member.go");
     creation::release();
     return {};
@@ -297,21 +300,25 @@ class MemberSession final : public Session {
       if (wait_for_bytes(socket_, now_ns() + kBetweenNs) != Received::kTimeout)
         return receive_message(socket_, now_ns() + kHeldNs, arena_, message);
       release_if_late();
+      if (!tracing_.check().ok()) break;
       // Counted in looks: this process may be stopped as well meanwhile.
       stood_ns = coordinator_stands() ? stood_ns + kBetweenNs : 0;
     }
     return Received::kTimeout;
   }
 
-  bool coordinator_stands() const {
+  // Its process; 0: it cannot be seen.
+  int coordinator() const {
     struct {
       int32_t pid;
       uint32_t uid, gid;
     } peer{};
     socklen_t size = sizeof(peer);
-    if (sys::call(__NR_getsockopt, socket_, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid == 0)
-      return false;
-    return has_stopped_thread(peer.pid) && tracer_of(peer.pid) == 0;
+    return sys::call(__NR_getsockopt, socket_, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+  }
+  bool coordinator_stands() const {
+    const int pid = coordinator();
+    return pid != 0 && has_stopped_thread(pid) && tracer_of(pid) == 0;
   }
 
   Result<void> judge(Received got, Step step, const Message& message) {
@@ -325,6 +332,10 @@ class MemberSession final : public Session {
         return make_error(ExitCode::kInternal, 0, "the job's checkpoint was given up: step {} instead of {}",
                           static_cast<uint32_t>(message.step), static_cast<uint32_t>(step));
       case Received::kTimeout:
+        if (Result<void> able = tracing_.check(); !able.ok()) {
+          again = true;
+          return able;
+        }
         return make_error(ExitCode::kTimeout, 0,
                           "the process that leads the job's checkpoint said nothing; its threads go on");
       case Received::kClosed:
@@ -336,6 +347,7 @@ class MemberSession final : public Session {
   const int socket_;
   const JoinRequest& request_;
   Arena arena_;
+  tracing::Service tracing_;
   ScopedFd directory_, temporary_, stream_pipe_, stream_turn_;
   bool told_ = false, gone_ = false;
   bool holds_early_ = false;  // creation, ahead of kHold

@@ -16,6 +16,8 @@
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/stop/tracing/service.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -39,6 +41,11 @@ bool may_choose_ids() {
 }  // namespace
 
 Result<void> BackRun::stand() {
+  if (tracing::traces_anybody() || traced::has_tracer())
+    return make_error(
+        ExitCode::kUnsupported, 0,
+        "it traces another process (ptrace), or is traced: what its tracer knows of it does not "
+        "go back; kill the job and restart it with ckpt-restart");
   const uint32_t permissions = fanotify_groups::permissions();
   CKPT_TRY(refuse_permission_groups(arena_, this_process.pid));
   const RunningOwnThreads ours;

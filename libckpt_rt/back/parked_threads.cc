@@ -11,12 +11,12 @@
 #include "base/protocol/restart_protocol.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
+#include "libckpt_rt/core/threads/visit_stack.h"
 #include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 extern "C" {
-void ckpt_visit_stack(void* stack_top, void (*fn)(void*), void* arg);
 long ckpt_clone3_thread(void* clone_args, size_t size, void (*fn)(void*), void* arg);
 [[noreturn]] void ckpt_call_on_stack(void* stack_top, void (*fn)(void*), void* arg);
 [[noreturn]] void ckpt_signal_return(void* frame);

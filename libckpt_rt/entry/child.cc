@@ -31,6 +31,7 @@
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -55,6 +56,7 @@ void forget_parent() {
   own_directory::forget();
   own_files::forget();
   stop_state.world.reset_in_child();
+  traced::reset();
   own_threads.forget();
   agent::reset(0);
   critical_section::reset_in_child();

@@ -53,6 +53,8 @@
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/stop/tracing/service.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 extern "C" {
@@ -165,6 +167,8 @@ void await(FutexWord& word, uint32_t value) {
     sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
     __builtin_trap();  // a filter that was set may have forbidden that
   }
+  tracing::after_restart();
+  traced::come_back(slot->traced, slot->tracer);
   own_dispatch::return_into(slot->frame);
   ckpt_signal_return(slot->frame);
 }
@@ -350,6 +354,8 @@ void reset_library() {
   loading::begin(restart.args.loading_gate);
   if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
   stop_state.world.reset_after_restart();
+  tracing::reset_after_restart();
+  traced::reset();
   points::forget();
   job::creation::reset();
   job::connecting::reset();

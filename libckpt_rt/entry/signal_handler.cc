@@ -13,11 +13,23 @@
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/waits/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/stop/tracing/service.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 namespace {
+
+// may_be_ours: the library itself may have sent it.
+void take_request(const siginfo_t& info, bool may_be_ours) {
+  if (!this_process.active) return;
+  agent::Request request;
+  if (info.si_code == SI_QUEUE) request.cookie = reinterpret_cast<uint64_t>(info.si_value.sival_ptr);
+  request.without_cookie = info.si_code == SI_USER;
+  request.checkpoint = !may_be_ours;
+  agent::request(request);
+}
 
 void on_checkpoint_signal(int signal, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
@@ -41,16 +53,23 @@ void on_checkpoint_signal(int signal, void* information, void* context) {
   }
   // Before it stands: when all do, it may be known that none is left.
   const bool may_be_ours = stop_state.world.may_be_ours(*info);
-  const bool stood = stops && stop_state.world.arrive_in_handler(frame, waited);
-  if (info->si_code != SI_TKILL && this_process.active) {
-    agent::Request request;
-    if (info->si_code == SI_QUEUE) request.cookie = reinterpret_cast<uint64_t>(info->si_value.sival_ptr);
-    request.without_cookie = info->si_code == SI_USER;
-    request.checkpoint = !may_be_ours;
-    agent::request(request);
+  const int traced = traced::word_in(*info);
+  if (__builtin_expect(traced != 0, 0)) traced::note_tracer();
+  const int served = stops ? tracing::serve_in_handler() : tracing::kServesNobody;
+  const bool serves = served != tracing::kServesNobody;
+  bool stood = stops && stop_state.world.arrive_in_handler(frame, waited, traced, serves);
+  while (__builtin_expect(serves, 0) && tracing::after_stop(served))
+    stood = stop_state.world.arrive_in_handler(frame, waited, traced, serves) || stood;
+  if (__builtin_expect((traced & traced::kTakes) != 0, 0)) {
+    for (siginfo_t waits{}; traced::take_request(waits);)
+      take_request(waits, stop_state.world.may_be_ours(waits));
+  } else if (info->si_code != SI_TKILL) {
+    take_request(*info, may_be_ours);
   }
+  if (__builtin_expect(traced != 0, 0)) traced::forget_tracer();
   under_guard.leave(stood);
   fix_interrupted_call(frame);
+  if (__builtin_expect(traced != 0, 0)) traced::leave_handler(traced);
 }
 
 // Of SIGSETXID, while it stops threads that do not take ours (stop_world.h).

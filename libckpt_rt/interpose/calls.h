@@ -244,7 +244,10 @@ inline long connect(int fd, const void* address, uint32_t length) {
 
 long bind(int fd, const void* address, uint32_t length);  // bind.cc
 
-void note_wait(int options);                            // process/wait.cc
+long ptrace(long request, long tid, long address, long data);  // process/ptrace.cc
+void note_wait(int options);                                   // process/wait.cc
+long wait4(long pid, int* status, int options, void* usage);
+long waitid(long kind, long id, void* info, int options, void* usage);
 long sigaltstack(const stack_t* wanted, stack_t* old);  // signals/alternate_stack.cc
 long setsockopt(int fd, int level, int option, const void* value, socklen_t length);  // setsockopt.cc
 // getsockname(2), getpeername(2).

@@ -21,7 +21,7 @@ constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
                                   "popen",        "mq_notify",
                                   "getifaddrs",   "fcntl",
                                   "waitpid",      "wait4",
-                                  "waitid"};
+                                  "waitid",       "ptrace"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 

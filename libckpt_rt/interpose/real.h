@@ -37,6 +37,7 @@ enum class RealFunction : unsigned {
   kWaitpid,
   kWait4,
   kWaitid,
+  kPtrace,
   kCount,
 };
 

@@ -121,6 +121,7 @@ constexpr auto kRouted = [] {
                  __NR_waitid,
                  __NR_unshare,
                  __NR_seccomp,
+                 __NR_ptrace,
                  __NR_prctl,
                  __NR_setns,
                  __NR_landlock_restrict_self,
@@ -433,15 +434,15 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       memory_advice::note_seal();
       break;
     case __NR_wait4:
-      calls::note_wait(ic);
-      break;
+      return calls::wait4(a, pointer<int>(b), ic, pointer<void>(d));
     case __NR_waitid:
-      calls::note_wait(id);
-      break;
+      return calls::waitid(a, b, pointer<void>(c), id, pointer<void>(e));
     case __NR_unshare:
       return calls::unshare(ia);
     case __NR_seccomp:
       return calls::seccomp(static_cast<unsigned>(a), static_cast<unsigned>(b), pointer<void>(c));
+    case __NR_ptrace:
+      return calls::ptrace(a, b, c, d);
     case __NR_prctl:
       return calls::prctl(ia, b, c, d, e);
     case __NR_setns:

@@ -8,6 +8,7 @@
 #include "base/checks/named_points.h"
 #include "base/clock.h"
 #include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/stop/tracing/service.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -324,7 +325,7 @@ StopWorld::TryResult StopWorld::look_at_stalled(Try& t) {
       if (!t.ignored.push_back(tid)) return TryResult::kFailed;
     } else if ((masks.blocked & ours) == 0) {
       continue;  // busy in the kernel; it will come
-    } else if (is_in_exec(tid)) {
+    } else if (is_in_exec(tid) || tracing::serves(tid)) {
       continue;
     } else if ((masks.blocked & setxid) == 0) {
       // Sent already, and our action took it, or will.

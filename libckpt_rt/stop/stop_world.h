@@ -122,8 +122,10 @@ class StopWorld {
   bool all_left(int64_t* last_ns) const;
 
   // In the handler of the checkpoint signal. True: the thread stood still and may go on. waited:
-  // was_waiting(), taken before anything is changed in the frame.
-  bool arrive_in_handler(ucontext_t* frame, bool waited);
+  // was_waiting(), taken before anything is changed in the frame. traced: its tracer's word
+  // (tracing/traced_thread.h).
+  // serves: it traces others, which stand with it (stop/tracing/service.h).
+  bool arrive_in_handler(ucontext_t* frame, bool waited, int traced = 0, bool serves = false);
   // Did the signal find the thread in a system call that it cut short? The kernel leaves the address behind
   // the instruction in rcx; it goes back to the instruction to make the call again, or gives EINTR. A
   // processor with FRED need not leave it there: then all threads count as workers if one comes ahead, and
@@ -213,7 +215,7 @@ class StopWorld {
   void return_libc_signal();
   void take_setxid_of_process();
 
-  void wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups);
+  void wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups, bool serves);
   static constexpr uint32_t kWorkers = 1u << 31;  // a group besides the thread's own
   static uint32_t group_of(uint32_t number);
   void wake_waiting_threads(uint32_t groups);

@@ -4,6 +4,8 @@
 
 #include "base/clock.h"
 #include "libckpt_rt/core/kernel/current_processor.h"
+#include "libckpt_rt/stop/tracing/service.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -25,7 +27,7 @@ void note_last(std::atomic<int64_t>& last, int64_t now) {
 
 }  // namespace
 
-bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
+bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited, int traced, bool serves) {
   // seq_cst, with release() and the check in try_stop(): either the agent sees us inside, or we see that
   // the stop it gave up is released. With less, both could look at the other's old word.
   inside_.fetch_add(1, std::memory_order_seq_cst);
@@ -38,6 +40,8 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
     const uint32_t number = entered_.fetch_add(1, std::memory_order_relaxed);
     slot.group = group_of(number);
     slot.processor = current_processor();
+    slot.traced = traced;
+    if (traced != 0) slot.tracer = traced::own_tracer();
     if (number < kFirstArrived) first_arrived_[number] = &slot;
     if (!waited) {
       // Before arrived_: the agent that counts this thread finds it here.
@@ -58,7 +62,7 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
         (!waited && ahead_.load(std::memory_order_seq_cst))) {
       futex_wake(arrived_, 1);
     }
-    wait_for_release(slot, stop, waited ? slot.group : slot.group | kWorkers);
+    wait_for_release(slot, stop, waited ? slot.group : slot.group | kWorkers, serves);
     const int64_t now = now_ns();
     note_last(last_left_ns_, now);
     if (!waited) {
@@ -75,7 +79,7 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
   return joins;
 }
 
-void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups) {
+void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups, bool serves) {
   for (;;) {
     uint32_t turn = turn_.load(std::memory_order_acquire);
     if (static_cast<int32_t>(released_.load(std::memory_order_acquire) - stop) >= 0) return;
@@ -85,7 +89,15 @@ void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t group
       done_.fetch_add(1, std::memory_order_release);
       futex_wake(done_, 1);
     }
-    futex_wait_as(turn_, turn, groups);
+    if (__builtin_expect(!serves, 1)) {
+      futex_wait_as(turn_, turn, groups);
+      continue;
+    }
+    tracing::let_stand();
+    constexpr int64_t kEachNs = 10'000'000, kSecond = 1'000'000'000;
+    const int64_t until = now_ns() + kEachNs;
+    const timespec time{until / kSecond, until % kSecond};
+    futex_wait_as(turn_, turn, groups, &time);
   }
 }
 

@@ -48,7 +48,6 @@ EXPECTED = {
     "sockets.queue_of_clients": "not accepted yet",
     "sharing.clone_fs": "CLONE_FS",
     "sharing.clone_vm": "",
-    "sharing.debugger": "is traced",
 }
 
 

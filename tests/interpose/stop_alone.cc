@@ -18,6 +18,7 @@
 #include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/interpose/waits/interrupted_call.h"
+#include "libckpt_rt/stop/tracing/tracee_table.h"
 
 extern "C" const char __restore_rt[];
 
@@ -35,6 +36,10 @@ Release seen[kMaxReleases];
 [[gnu::visibility("default")]] std::atomic<void (*)()> in_pause{nullptr};
 
 }  // namespace test
+
+namespace tracing {
+bool pass_on(int, int) { return false; }
+}  // namespace tracing
 
 namespace hooks {
 std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};

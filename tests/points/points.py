@@ -113,7 +113,7 @@ def points_in_source():
         for path in glob.glob(f"{SOURCE}/{folder}/**/*.cc", recursive=True):
             with open(path, encoding="utf-8") as f:
                 for call in re.findall(r"points::at\(([^;]*)\);", f.read()):
-                    found |= {p for p in re.findall(r'"([a-z.]+)"', call) if not p.startswith(("member.", "coordinator."))}
+                    found |= {p for p in re.findall(r'"([a-z.]+)"', call) if not p.startswith(("member.", "coordinator.", "tracing."))}
     return found
 
 

@@ -416,6 +416,7 @@ Result<Answer> back_job(const JobBackOptions& options) {
   if (!manifest.ok()) return manifest.error();
   if (options.others == nullptr) CKPT_TRY(check_one_host(options.directory));
   CKPT_TRY(check_outside(*manifest));
+  CKPT_TRY(check_untraced(*manifest));
   LockedDirectory lock;
   if (options.others == nullptr) {  // else no other checkpoint of the job is taken: its head leads this
     auto locked = lock_directory(options.directory, options.limits.answer_ns);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/files/task_text.h"
 #include "cli/back/job/late_processes.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -46,6 +47,21 @@ Result<void> check_outside(const Manifest& manifest) {
   if (own == nullptr || std::string_view(own).substr(0, manifest.job.size()) != manifest.job) return {};
   return failure(ExitCode::kUnsupported, "ckpt back", "was started by the job that is to go back",
                  "run it from outside of the job");
+}
+
+Result<void> check_untraced(const Manifest& manifest) {
+  const auto number = [](int pid, const char* key) {
+    return static_cast<int>(ProcText(pid, 0, "/status").number(key, 10));
+  };
+  for (const auto& m : manifest.members) {
+    const int tracer = number(m.pid, "\nTracerPid:\t");
+    if (tracer == 0 || manifest.member(number(tracer, "\nTgid:\t")) == nullptr) continue;
+    return failure(
+        ExitCode::kUnsupported, fmt::format("process {}", m.pid),
+        fmt::format("is traced by process {} of its job (ptrace), which cannot go back in place", tracer),
+        "nothing was changed; end the job and bring it back with ckpt-restart");
+  }
+  return {};
 }
 
 Result<void> check_one_host(const std::string& directory) {

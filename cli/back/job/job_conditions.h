@@ -25,6 +25,9 @@ struct LockedDirectory {
 Result<LockedDirectory> lock_directory(const std::string& checkpoint, int64_t patience_ns);
 // In the job itself `ckpt back` would be ended half way.
 Result<void> check_outside(const Manifest& manifest);
+// Refuses a job in which one process traces another (ptrace): what a debugger knows of its program does not
+// go back, and a tracee that it holds would not answer.
+Result<void> check_untraced(const Manifest& manifest);
 // Refuses the part of one host of a job over several: processes on the other hosts have received what the
 // processes here have sent since.
 Result<void> check_one_host(const std::string& directory);

@@ -58,6 +58,7 @@ Result<void> Coordinator::begin(const Attempt& attempt, std::span<const Listed> 
   place.full = over_hosts && (options_.part.flags & kPartFull) != 0;
   place.stays = over_hosts && (options_.part.flags & kPartStays) != 0;
   if (place.streamed) CKPT_TRY(open_stream(comm));
+  CKPT_TRY(tracing_.begin(user_settings().stop_timeout_ns, this_process.pid));
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("coordinator.asked");
   return {};
@@ -272,6 +273,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   going = static_cast<uint32_t>(std::count_if(
       members_.begin(), members_.end(), [](const Member& m) { return m.state == Member::State::kWithUs; }));
   CKPT_TRY(tell_all(Step::kGo));
+  tracing_.let_go();
   points::at("coordinator.go");
   creation::release();
   // Now, for a process that is made while others are looked for would be taken for one of the job.

@@ -25,6 +25,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/image/image_command.h"
+#include "libckpt_rt/stop/tracing/service.h"
 
 namespace ckpt::job {
 
@@ -118,7 +119,7 @@ class Coordinator final : public Session {
   static bool needs_nothing(const Member& m);
   Result<void> listen();
   Result<void> add(const Listed& listed);
-  Result<void> refuse_deaf(const Member& m);
+  Result<bool> may_be_asked(const Member& m);
   Result<void> ask(Member& m);
   Result<void> await(Step step, int64_t deadline_ns);
   enum class Late { kIsLost, kIsNoMatter };  // a member whose message has begun by the deadline
@@ -191,6 +192,7 @@ class Coordinator final : public Session {
   ScopedFd closed_members_;  // an epoll of members' sockets: readable when a member has closed its own
   Arena arena_;
   StoppedMembers stopped_{arena_};
+  tracing::Service tracing_;  // of those that this process traces
   ArenaVector<Member> members_;
   Step told_ = Step::kNone;
   bool began_ = false, done_ = false;

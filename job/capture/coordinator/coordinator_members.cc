@@ -73,18 +73,23 @@ Result<void> Coordinator::add(const Listed& listed) {
   return {};
 }
 
-// Refuses a member that another member traces: our signal would stop it, and the tracer would stand.
-Result<void> Coordinator::refuse_deaf(const Member& m) {
-  const int pid = m.listed.look.pid;
-  if (is_begun_beside(pid)) return {};  // our signal waits until the program's first instruction
-  const int tracer = stopped_.is_helper(tracer_of(pid)) ? 0 : tracer_of(pid);
-  const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
-  if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))
-    return name(
-        m, ExitCode::kUnavailable,
-        "is traced by another process of the job (a debugger, strace), which would stop it at our signal; "
-        "ask when it has let it go, or save that one alone, before or after, with --only");
-  return {};
+// A member that another one traces is asked when its tracer takes part, for then that one's library lets our
+// signal through (libckpt_rt/stop/tracing/). One whose tracer cannot do that is refused. False: not yet.
+Result<bool> Coordinator::may_be_asked(const Member& m) {
+  if (is_begun_beside(m.listed.look.pid)) return true;  // our signal waits until its first instruction
+  const int tracer = tracer_of(m.listed.look.pid);
+  if (tracer == 0 || stopped_.is_helper(tracer)) return true;
+  const int process = process_of(tracer);
+  if (process == sys::getpid()) return true;
+  const auto* by = std::find_if(members_.begin(), members_.end(),
+                                [process](const Member& other) { return other.listed.look.pid == process; });
+  // A debugger that is not of the job sees our signal, and passes it on.
+  if (by == members_.end()) return true;
+  if (needs_nothing(*by))
+    return name(m, ExitCode::kUnavailable,
+                "is traced by a process that is not saved (a debugger, strace), which would stop it at our "
+                "signal; ask when it has let it go, or save that one alone, before or after, with --only");
+  return by->reached != Step::kNone;
 }
 
 // Signals the member if the library in it can take the signal.
@@ -107,7 +112,11 @@ Result<void> Coordinator::ask(Member& m) {
   }
   // Whoever takes over a process without the library stops or traces it: what it is comes first.
   const bool undecided = in_rounds && !rounds_over_;
-  if (!undecided) CKPT_TRY(refuse_deaf(m));
+  if (!undecided) {
+    auto may = may_be_asked(m);
+    if (!may.ok()) return may.error();
+    if (!*may) return {};
+  }
   int signal = user_settings().signal;
   // This comes first: a child of vfork shows the memory, and so the library, of its parent.
   if (has_parents_memory(pid, look.ppid, [&] { return blocks_signal(pid, signal); })) {
@@ -160,7 +169,11 @@ Result<void> Coordinator::ask(Member& m) {
       return {};
     case Preloaded::kReady:
       m.looks = 0;
-      if (undecided) CKPT_TRY(refuse_deaf(m));
+      if (undecided) {
+        auto may = may_be_asked(m);
+        if (!may.ok()) return may.error();
+        if (!*may) return {};
+      }
       break;
   }
   m.signal = signal;
@@ -307,6 +320,10 @@ Result<bool> Coordinator::have_come(Step step, int64_t deadline_ns, Late late) {
     if (all) return true;
     release_if_late();
     if (step <= Step::kHeld) {
+      if (Result<void> able = tracing_.check(); !able.ok()) {
+        again = true;
+        return able.error();
+      }
       CKPT_TRY(look_at_asker());
       if (const Member* m = lost_again.look(members_, step); m != nullptr)
         return name(*m, ExitCode::kTimeout, "left the checkpoint again and again, for 30 s");

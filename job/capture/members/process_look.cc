@@ -310,6 +310,12 @@ int tracer_of(int pid) {
   return static_cast<int>(tracer[0].value);
 }
 
+int process_of(int tid) {
+  StatusField process[] = {{"Tgid:"}};
+  read_status(proc_path("/proc/{}/status", tid).text, process);
+  return static_cast<int>(process[0].value);
+}
+
 bool blocks_signal(int pid, int signal) {
   StatusField blocked[] = {{"SigBlk:", 16}};
   read_status(proc_path("/proc/{}/status", pid).text, blocked);

@@ -32,10 +32,12 @@ bool look_at(int pid, ProcessLook& look);
 // first.
 bool has_stopped_thread(int pid);
 
-// Who traces it (ptrace), in our pid namespace; 0: nobody.
+// The thread that traces it (ptrace), in our pid namespace; 0: none.
 int tracer_of(int pid);
 // Does ckpt-beside trace it, to put the library beside it?
 bool is_begun_beside(int pid);
+// The process that a thread is of; 0: it is gone.
+int process_of(int tid);
 
 // Children of all its threads, but for those of threads of ours (which make them to write images). False:
 // some may be missed, as the arena is full, or no descriptor is left. A process that is gone has none.

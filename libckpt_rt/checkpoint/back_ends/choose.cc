@@ -6,6 +6,8 @@
 #include "libckpt_rt/checkpoint/back_ends/guard.h"
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/checkpoint/back_ends/still.h"
+#include "libckpt_rt/stop/tracing/service.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -47,6 +49,8 @@ FaultBackEnd choose_back_end(const Settings& settings, const char*& why) {
     why = "CKPT_ENGINE=dma needs the thread that handles faults";
   } else if (in_thread && !probe_userfaultfd().allows_in_thread()) {
     why = "userfaultfd is not allowed here, or cannot raise signals";
+  } else if (tracing::traces_anybody() || traced::has_tracer()) {
+    why = "the program traces another process (ptrace), or is traced, and that one would see its faults";
   } else if (back_end_refused) {
     why = "a checkpoint of this program was refused by it, see the log";
   }

@@ -23,6 +23,8 @@
 #include "libckpt_rt/core/process/seccomp/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/threads/own_dispatch.h"
+#include "libckpt_rt/stop/tracing/service.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -290,10 +292,26 @@ void note_common_tables(int parent, Workspace& space) {
   }
 }
 
+void note_tracing(Workspace& space) {
+  const bool in_job = job::session() != nullptr;
+  if (const int tid = tracing::left_out(in_job); tid != 0)
+    say(space,
+        "the program traces process {} (ptrace), which is not saved with it: after a restart it traces "
+        "nobody "
+        "there",
+        tid);
+  if (!in_job && traced::has_tracer())
+    space.note(
+        kChanged,
+        "the program is traced by another process (ptrace), which is not saved with it: after a restart "
+        "nobody traces it");
+}
+
 }  // namespace
 
 void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread> threads, Workspace& space) {
   note_settings(facts, space);
+  note_tracing(space);
   if (job::session() != nullptr && facts.continued.count > ContinuedChildren::kMost) {
     say(space,
         "{} children of the program were continued, which the program has not asked for yet (WCONTINUED): "

@@ -88,6 +88,8 @@ struct ThreadSlot {
   // report.
   uint64_t pending_mask = 0;
 
+  int traced = 0, tracer = 0;  // what its tracer's library has told, and its thread id (stop/tracing)
+
   uint32_t group = 0;      // what it waits as (StopWorld)
   uint32_t processor = 0;  // where it came to stand: a hint
   // The agent's order to a waiting thread: call work(argument), which makes raw system calls only.

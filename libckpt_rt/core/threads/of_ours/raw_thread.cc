@@ -17,6 +17,8 @@
 
 namespace ckpt {
 
+constinit std::atomic<int> are_born_untraced{0};
+
 // Lives at the low end of the stack block while the thread starts.
 struct RawThread::Start {
   void (*fn)(void*);
@@ -126,8 +128,10 @@ long RawThread::spawn(void (*fn)(void*), void* arg, DescriptorTable table) {
   // Not CLONE_FS: chdir and umask of the program are its own. CLONE_FILES until entry() unshares.
   constexpr unsigned long kFlags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
                                    CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+  const unsigned long flags =
+      kFlags | (are_born_untraced.load(std::memory_order_relaxed) != 0 ? CLONE_UNTRACED : 0);
   auto clone = [&] {
-    return ckpt_clone_thread(kFlags, stack_top.as(), &tid_, &alive_, tls.as(), &RawThread::entry, start);
+    return ckpt_clone_thread(flags, stack_top.as(), &tid_, &alive_, tls.as(), &RawThread::entry, start);
   };
   long tid = clone();
   if (tid == -EAGAIN) {

@@ -21,6 +21,11 @@ namespace ckpt {
 
 enum class DescriptorTable { kOwnTable, kShareWithCaller };
 
+// A tracer of the job that asks for the threads of its tracee (PTRACE_O_TRACECLONE) does not get ours. One of
+// ours that traces a stopped process (base/tracing/stopped_tracer.h) does: as the process is stopped, they
+// would be too. Threads that their tracer's library has told of itself, while one may start the agent.
+extern constinit std::atomic<int> are_born_untraced;
+
 class RawThread {
  public:
   static constexpr size_t kStackBytes = 256 << 10;

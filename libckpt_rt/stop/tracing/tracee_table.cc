@@ -1,0 +1,150 @@
+#include "libckpt_rt/stop/tracing/tracee_table.h"
+
+#include <linux/ptrace.h>
+
+#include "base/files/task_text.h"
+#include "base/memory/large_table.h"
+#include "base/sys.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::tracing {
+
+namespace {
+
+CKPT_LARGE_TABLE constinit Tracee table[kMostTracees];
+constinit std::atomic<int> overflown{0};  // the process that had too many
+constinit std::atomic<int> last_owner{0};
+
+Tracee* find(int tid, int tracer, int owner) {
+  for (Tracee& t : table) {
+    // relaxed: an entry of this thread's was written by this thread.
+    if (t.tid.load(std::memory_order_relaxed) == tid && t.tracer == tracer && t.owner == owner) return &t;
+  }
+  return nullptr;
+}
+
+// A thread that the kernel attaches by itself (PTRACE_O_TRACECLONE, …) has options from the one that made it:
+// a thread of its own process, or its parent. nullptr: it asked for it itself (PTRACE_TRACEME), or the one
+// that made it is gone.
+const Tracee* maker_of(int tid, int tracer, int owner) {
+  const ProcText status(tid, 0, "/status");
+  const int process = static_cast<int>(status.number("\nTgid:\t", 10)),
+            parent = static_cast<int>(status.number("\nPPid:\t", 10));
+  const Tracee* any = nullptr;
+  for (const Tracee& t : table) {
+    const int there = t.tid.load(std::memory_order_relaxed);
+    if (there <= 0 || there == tid || t.tracer != tracer || t.owner != owner) continue;
+    if (there == (process != tid ? process : parent)) return &t;
+    any = &t;
+  }
+  return parent == owner ? nullptr : any;
+}
+
+Tracee* add(int tid, int tracer, int owner, const Tracee* maker) {
+  for (Tracee& t : table) {
+    int there = t.tid.load(std::memory_order_relaxed);
+    // An entry of the parent, of which this process is a fork, or of a tracee that is gone.
+    if (there != 0 && t.owner == owner && sys::call(__NR_kill, there, 0L) == 0) continue;
+    if (!t.tid.compare_exchange_strong(there, -1, std::memory_order_relaxed)) continue;
+    last_owner.store(owner, std::memory_order_relaxed);
+    t.tracer = tracer;
+    t.owner = owner;
+    t.process = t.signal = 0;
+    t.resumed_by = 0;
+    t.options = maker != nullptr ? maker->options : 0;
+    t.seized = maker != nullptr && maker->seized;
+    t.state = Tracee::State::kNone;
+    t.is_new = false;
+    t.stands = t.joined = t.in_call = t.asked = t.interrupted = t.stopped_late = t.attaches = false;
+    t.stop_came = t.marker = 0;
+    // release: who finds the number finds the rest.
+    t.tid.store(tid, std::memory_order_release);
+    return &t;
+  }
+  overflown.store(owner, std::memory_order_relaxed);
+  return nullptr;
+}
+
+bool resumes(long request) {
+  return request == PTRACE_CONT || request == PTRACE_SYSCALL || request == PTRACE_SINGLESTEP ||
+         request == PTRACE_SYSEMU || request == PTRACE_SYSEMU_SINGLESTEP || request == PTRACE_LISTEN ||
+         request == 33;  // PTRACE_SINGLEBLOCK
+}
+
+bool attaches(long request) { return request == PTRACE_ATTACH || request == PTRACE_SEIZE; }
+
+bool is_noted_ahead(long request) {
+  return resumes(request) || attaches(request) || request == PTRACE_SETOPTIONS;
+}
+
+}  // namespace
+
+std::span<Tracee> tracees() {
+  // The table is not touched where nobody traces.
+  return last_owner.load(std::memory_order_relaxed) != 0 ? std::span<Tracee>(table) : std::span<Tracee>();
+}
+bool has_overflown() { return overflown.load(std::memory_order_relaxed) == sys::getpid(); }
+
+void note_found(int tid) {
+  const int tracer = static_cast<int>(sys::gettid()), owner = sys::getpid();
+  if (find(tid, tracer, owner) == nullptr) add(tid, tracer, owner, maker_of(tid, tracer, owner));
+}
+
+// Ahead of the call, for the tracee may stop for the checkpoint right behind it.
+void note_before(long request, int tid, uint64_t data) {
+  if (!is_noted_ahead(request)) return;
+  const int tracer = static_cast<int>(sys::gettid()), owner = sys::getpid();
+  Tracee* t = find(tid, tracer, owner);
+  if (attaches(request)) {
+    // One that is known is attached already, or of a thread that is gone.
+    if (t != nullptr || (t = add(tid, tracer, owner, nullptr)) == nullptr) return;
+    t->seized = request == PTRACE_SEIZE;
+    t->options = t->seized ? static_cast<uint32_t>(data) : 0;
+    t->is_new = true;
+    return;
+  }
+  if (t == nullptr) t = add(tid, tracer, owner, maker_of(tid, tracer, owner));
+  if (t == nullptr) return;
+  if (request == PTRACE_SETOPTIONS) {
+    t->options_before = t->options;
+    t->options = static_cast<uint32_t>(data);
+    return;
+  }
+  t->resumed_before = t->resumed_by;
+  t->resumed_by = static_cast<int>(request);
+}
+
+void note_after(long request, int tid, uint64_t data, bool done) {
+  if (request == PTRACE_TRACEME) return;
+  if (!attaches(request) && done == is_noted_ahead(request)) return;
+  const int tracer = static_cast<int>(sys::gettid()), owner = sys::getpid();
+  Tracee* t = find(tid, tracer, owner);
+  if (attaches(request) && (!done || (t != nullptr && t->is_new))) {
+    if (!done && t != nullptr && t->is_new) return t->tid.store(0, std::memory_order_release);
+    if (done) t->is_new = false;
+    return;
+  }
+  if (is_noted_ahead(request) && !attaches(request)) {
+    if (t == nullptr) return;
+    if (request == PTRACE_SETOPTIONS)
+      t->options = t->options_before;
+    else
+      t->resumed_by = t->resumed_before;
+    return;
+  }
+  if (request == PTRACE_DETACH || request == PTRACE_KILL) {
+    if (t != nullptr) t->tid.store(0, std::memory_order_release);
+    return;
+  }
+  if (attaches(request)) {
+    if (t != nullptr) t->tid.store(0, std::memory_order_release);
+    t = add(tid, tracer, owner, nullptr);
+    if (t == nullptr) return;
+    t->seized = request == PTRACE_SEIZE;
+    t->options = t->seized ? static_cast<uint32_t>(data) : 0;
+    return;
+  }
+  if (t == nullptr) add(tid, tracer, owner, maker_of(tid, tracer, owner));
+}
+
+}  // namespace ckpt::tracing

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""strace with its programs, as a job: what it writes is what it writes when nobody asks for a checkpoint.
+  strace.py [Strace.test_... ...]
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+from job_tree import Tree, adopt_orphans, root_of, wait_for  # noqa: E402
+
+adopt_orphans()
+STRACE = shutil.which("strace")
+
+PROGRAM = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+static void meet(void) { close(open("ready", O_CREAT | O_WRONLY, 0600)); }
+int main(int argc, char** argv) {
+  int fds[2], from;
+  char c;
+  if (argv[1][0] == 'n') {  // sleeps, through libc
+    struct timespec t = {argc > 2 ? atoi(argv[2]) : 1, 0};
+    meet();
+    nanosleep(&t, 0);
+  } else if (argv[1][0] == 'r') {  // reads, from who was told
+    if (mkfifo("fifo", 0600)) return 1;
+    meet();
+    from = open("fifo", O_RDONLY);
+    while (read(from, &c, 1) == 1) syscall(SYS_getppid);
+  } else if (argv[1][0] == 'b') {  // is busy
+    meet();
+    for (int i = 0; i < 100000; i++) syscall(SYS_getppid);
+  } else {  // waits for a child that reads
+    pipe(fds);
+    if (fork() == 0) {
+      close(fds[1]);
+      poll(0, 0, 1);
+      _exit(read(fds[0], &c, 1));
+    }
+    meet();
+    struct pollfd p = {-1, 0, 0};
+    poll(&p, 1, 1500);
+    write(fds[1], "x", 1);
+    wait(0);
+  }
+  return 5;
+}
+"""
+
+
+@unittest.skipUnless(STRACE, "no strace")
+class Strace(unittest.TestCase):
+    def begin(self, *arguments):
+        def prepare(work):
+            with open(os.path.join(work, "program.c"), "w", encoding="utf-8") as f:
+                f.write(PROGRAM)
+            subprocess.run(["gcc", "-w", "-include", "sys/stat.h", "-o", "program", "program.c"], cwd=work, check=True)
+
+        tree = Tree("strace", [STRACE, "-ff", "-o", "trace", "./program", *arguments], prepare=prepare)
+        self.addCleanup(lambda: tree.close(False))
+        tree.run()
+        wait_for(lambda: os.path.exists(os.path.join(tree.work, "ready")), "the program under strace")
+        return tree
+
+    def finish(self, tree, end):
+        end(tree)
+        code, _ = tree.finish()
+        # From the meeting on, of each process by itself. When SIGCHLD comes is a matter of luck; numbers may be of processes, or times.
+        said = []
+        for name in sorted((n for n in os.listdir(tree.work) if n.startswith("trace.")), key=lambda n: int(n.split(".")[1])):
+            with open(os.path.join(tree.work, name), encoding="utf-8") as f:
+                lines = [re.sub(r"\d{3,}|0x[0-9a-f]+", "N", line) for line in f if not line.startswith("--- SIGCHLD")]
+            said.append(lines[next((i for i, line in enumerate(lines) if "ready" in line), 0):])
+        return code, said
+
+    def check(self, *arguments, end=lambda tree: None, checkpoints=3, generations=2):
+        plain = self.finish(self.begin(*arguments), end)
+        self.assertEqual(plain[0], 5)
+        self.assertTrue(any(plain[1]))
+        tree = self.begin(*arguments)
+        for _ in range(checkpoints):
+            tree.checkpoint(tree.child.pid)
+        self.assertEqual(self.finish(tree, end), plain)
+        tree = self.begin(*arguments)
+        pid = tree.child.pid
+        for _ in range(generations):
+            job = tree.checkpoint(pid)
+            tree.kill()
+            pid = root_of(tree.restart(job))
+        self.assertEqual(self.finish(tree, end), plain)
+
+    def test_sleeps(self):
+        self.check("n", "2")
+
+    def test_reads(self):
+        def feed(tree):
+            with open(os.path.join(tree.work, "fifo"), "wb", buffering=0) as f:
+                f.write(b"abc")
+        self.check("r", end=feed)
+
+    def test_waits_for_a_child(self):
+        self.check("w")
+
+    def test_is_busy(self):
+        self.check("b")
+
+
+if __name__ == "__main__":
+    unittest.main()
