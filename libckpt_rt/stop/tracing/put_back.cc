@@ -53,8 +53,8 @@ bool go_to(Tracee& t, long request, Wanted wanted) {
 }
 
 // To the next stop of a system call.
-bool go_to_call(Tracee& t) {
-  return go_to(t, PTRACE_SYSCALL, [](const siginfo_t& info) { return is_of_call(info); });
+bool go_to_call(Tracee& t, long request = PTRACE_SYSCALL) {
+  return go_to(t, request, [](const siginfo_t& info) { return is_of_call(info); });
 }
 
 // A stop of a system call of which wait(2) has not told yet: at its tracer's end the kernel sends the tracee
@@ -146,18 +146,21 @@ void put_back_at_exit(Tracee& t, bool told) {
   write_info(tid, t.info);
 }
 
-// The instruction is executed once more.
+// The instruction is executed once more. By PTRACE_SYSEMU where it was so: the kernel does not make the call
+// when it goes on. The tracer may have changed the registers at that stop, and taken the number away.
 bool put_back_at_entry(Tracee& t, uint64_t mask) {
   const int tid = tid_of(t);
   user_regs_struct begins = t.registers;
   begins.rip -= kInstruction;
-  begins.rax = t.registers.orig_rax;
+  // Of one that is emulated, no call is made if its tracer ends now.
+  begins.rax = is_emulated(t) ? kNoCall : t.registers.orig_rax;
   begins.orig_rax = kNoCall;
   take_event(tid);
   write_registers(tid, begins);
   block_pending(t, mask);
   if (!t.reported) mark_calls(t, false);
-  if (!go_to_call(t)) return false;
+  if (!go_to_call(t, emulates(t.resumed_by) ? PTRACE_SYSEMU : PTRACE_SYSCALL)) return false;
+  write_registers(tid, t.registers);
   if (!t.reported) return true;
   take_event(tid);
   write_info(tid, t.info);

@@ -103,6 +103,13 @@ inline bool is_behind_call(int tid, uint64_t address) {
          (word & 0xffff) == kSyscall;
 }
 
+// Of one that is held at the entry of a call: the kernel does not make it. Its tracer emulates calls
+// (PTRACE_SYSEMU), or has taken the number away; the result is what it writes into the registers.
+inline bool emulates(int request) { return request == PTRACE_SYSEMU || request == PTRACE_SYSEMU_SINGLESTEP; }
+inline bool is_emulated(const Tracee& t) {
+  return emulates(t.resumed_by) || static_cast<int>(t.registers.orig_rax) == -1;
+}
+
 inline bool is_cut_short(const user_regs_struct& registers) {
   return registers.rax >= kRestartsByBlock && registers.rax <= kRestartsLast;
 }

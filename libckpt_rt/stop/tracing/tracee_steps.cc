@@ -263,10 +263,13 @@ bool let_come(Tracee& t) {
   t.state = State::kDelivering;
   if (t.stop == Stop::kEntry) {
     // The call is not made now. What our handler's frame holds makes it, from its instruction on: this thread
-    // may end before it has put the tracee back. rcx: not as behind a call that was cut short.
+    // may end before it has put the tracee back. rcx: not as behind a call that was cut short. One that the
+    // kernel is not to make has its result.
     user_regs_struct skips = t.registers;
-    skips.rax = t.registers.orig_rax;
-    skips.rip -= kInstruction;
+    if (!is_emulated(t)) {
+      skips.rax = t.registers.orig_rax;
+      skips.rip -= kInstruction;
+    }
     skips.rcx = 0;
     skips.orig_rax = kNoCall;
     write_registers(tid, skips);
