@@ -61,6 +61,7 @@
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/stop/tracing/tracee_table.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Bounds of this object, by the linker.
@@ -332,6 +333,7 @@ __attribute__((constructor)) void start() {
     sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
     stop_state.world.expect_signal_of_process(false);
   }
+  tracing::note_inherited();
   interval::arm();
 }
 

@@ -1,6 +1,10 @@
 #include "libckpt_rt/stop/tracing/tracee_table.h"
 
+#include <errno.h>
 #include <linux/ptrace.h>
+
+#include <algorithm>
+#include <string_view>
 
 #include "base/files/task_text.h"
 #include "base/memory/large_table.h"
@@ -23,24 +27,37 @@ Tracee* find(int tid, int tracer, int owner) {
   return nullptr;
 }
 
+struct Origin {
+  uint32_t options = 0;
+  bool seized = false;
+  bool is_unknown = false;
+  bool operator==(const Origin&) const = default;
+};
+Origin like(const Tracee& t) { return {t.options, t.seized, t.is_unknown}; }
+constexpr Origin kUnknown{0, false, true};
+
 // A thread that the kernel attaches by itself (PTRACE_O_TRACECLONE, …) has options from the one that made it:
-// a thread of its own process, or its parent. nullptr: it asked for it itself (PTRACE_TRACEME), or the one
-// that made it is gone.
-const Tracee* maker_of(int tid, int tracer, int owner) {
+// a thread of its own process, or its parent. Where that one is gone, from any other, if these are all alike.
+// A child of the tracer has asked for it itself (PTRACE_TRACEME), and has none.
+Origin origin_of(int tid, int tracer, int owner) {
   const ProcText status(tid, 0, "/status");
   const int process = static_cast<int>(status.number("\nTgid:\t", 10)),
             parent = static_cast<int>(status.number("\nPPid:\t", 10));
   const Tracee* any = nullptr;
+  bool alike = true;
   for (const Tracee& t : table) {
     const int there = t.tid.load(std::memory_order_relaxed);
     if (there <= 0 || there == tid || t.tracer != tracer || t.owner != owner) continue;
-    if (there == (process != tid ? process : parent)) return &t;
+    if (there == (process != tid ? process : parent)) return like(t);
+    if (sys::call(__NR_kill, there, 0L) == -ESRCH) continue;
+    if (any != nullptr && like(*any) != like(t)) alike = false;
     any = &t;
   }
-  return parent == owner ? nullptr : any;
+  if (parent == owner && process == tid) return {};
+  return any != nullptr && alike ? like(*any) : kUnknown;
 }
 
-Tracee* add(int tid, int tracer, int owner, const Tracee* maker) {
+Tracee* add(int tid, int tracer, int owner, Origin origin) {
   for (Tracee& t : table) {
     int there = t.tid.load(std::memory_order_relaxed);
     // An entry of the parent, of which this process is a fork, or of a tracee that is gone.
@@ -51,8 +68,9 @@ Tracee* add(int tid, int tracer, int owner, const Tracee* maker) {
     t.owner = owner;
     t.process = t.signal = 0;
     t.resumed_by = 0;
-    t.options = maker != nullptr ? maker->options : 0;
-    t.seized = maker != nullptr && maker->seized;
+    t.options = origin.options;
+    t.seized = origin.seized;
+    t.is_unknown = origin.is_unknown;
     t.state = Tracee::State::kNone;
     t.is_new = false;
     t.stands = t.joined = t.in_call = t.asked = t.interrupted = t.stopped_late = t.attaches = false;
@@ -63,6 +81,19 @@ Tracee* add(int tid, int tracer, int owner, const Tracee* maker) {
   }
   overflown.store(owner, std::memory_order_relaxed);
   return nullptr;
+}
+
+// Children of a process's thread that this thread traces, and of which the table knows nothing.
+void note_children(int process, int thread, Origin origin) {
+  const int tracer = static_cast<int>(sys::gettid()), owner = sys::getpid();
+  const ProcText children(process, thread, "/children");
+  for (std::string_view left = children.text(); !left.empty();) {
+    const int child = static_cast<int>(to_number(left, 10));
+    left.remove_prefix(std::min(left.size(), left.find(' ') + 1));
+    if (child == 0 || find(child, tracer, owner) != nullptr) continue;
+    if (static_cast<int>(ProcText(child, 0, "/status").number("\nTracerPid:\t", 10)) == tracer)
+      add(child, tracer, owner, origin);
+  }
 }
 
 bool resumes(long request) {
@@ -87,27 +118,40 @@ bool has_overflown() { return overflown.load(std::memory_order_relaxed) == sys::
 
 void note_found(int tid) {
   const int tracer = static_cast<int>(sys::gettid()), owner = sys::getpid();
-  if (find(tid, tracer, owner) == nullptr) add(tid, tracer, owner, maker_of(tid, tracer, owner));
+  if (find(tid, tracer, owner) == nullptr) add(tid, tracer, owner, origin_of(tid, tracer, owner));
 }
+
+void note_inherited() { note_children(sys::getpid(), static_cast<int>(sys::gettid()), kUnknown); }
 
 // Ahead of the call, for the tracee may stop for the checkpoint right behind it.
 void note_before(long request, int tid, uint64_t data) {
-  if (!is_noted_ahead(request)) return;
+  if (!is_noted_ahead(request) && request != PTRACE_DETACH) return;
   const int tracer = static_cast<int>(sys::gettid()), owner = sys::getpid();
   Tracee* t = find(tid, tracer, owner);
+  if (request == PTRACE_DETACH) {
+    // One that it has made, and that the tracer goes on with, has its options.
+    constexpr uint32_t kAttachChildren = PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
+    if (t != nullptr && (t->options & kAttachChildren) != 0) {
+      const int process = static_cast<int>(ProcText(tid, 0, "/status").number("\nTgid:\t", 10));
+      note_children(process, tid, like(*t));
+    }
+    return;
+  }
   if (attaches(request)) {
     // One that is known is attached already, or of a thread that is gone.
-    if (t != nullptr || (t = add(tid, tracer, owner, nullptr)) == nullptr) return;
+    if (t != nullptr || (t = add(tid, tracer, owner, {})) == nullptr) return;
     t->seized = request == PTRACE_SEIZE;
     t->options = t->seized ? static_cast<uint32_t>(data) : 0;
     t->is_new = true;
     return;
   }
-  if (t == nullptr) t = add(tid, tracer, owner, maker_of(tid, tracer, owner));
+  if (t == nullptr) t = add(tid, tracer, owner, origin_of(tid, tracer, owner));
   if (t == nullptr) return;
   if (request == PTRACE_SETOPTIONS) {
     t->options_before = t->options;
+    t->was_unknown = t->is_unknown;
     t->options = static_cast<uint32_t>(data);
+    t->is_unknown = false;
     return;
   }
   t->resumed_before = t->resumed_by;
@@ -127,7 +171,7 @@ void note_after(long request, int tid, uint64_t data, bool done) {
   if (is_noted_ahead(request) && !attaches(request)) {
     if (t == nullptr) return;
     if (request == PTRACE_SETOPTIONS)
-      t->options = t->options_before;
+      t->options = t->options_before, t->is_unknown = t->was_unknown;
     else
       t->resumed_by = t->resumed_before;
     return;
@@ -138,13 +182,13 @@ void note_after(long request, int tid, uint64_t data, bool done) {
   }
   if (attaches(request)) {
     if (t != nullptr) t->tid.store(0, std::memory_order_release);
-    t = add(tid, tracer, owner, nullptr);
+    t = add(tid, tracer, owner, {});
     if (t == nullptr) return;
     t->seized = request == PTRACE_SEIZE;
     t->options = t->seized ? static_cast<uint32_t>(data) : 0;
     return;
   }
-  if (t == nullptr) add(tid, tracer, owner, maker_of(tid, tracer, owner));
+  if (t == nullptr) add(tid, tracer, owner, origin_of(tid, tracer, owner));
 }
 
 }  // namespace ckpt::tracing

@@ -23,6 +23,8 @@ struct Tracee {
   int resumed_before = 0;     // the one ahead of it, where the request fails
   uint32_t options = 0, options_before = 0;
   bool seized = false;
+  bool is_unknown = false;  // the options, and whether it was seized
+  bool was_unknown = false;
   bool is_new = false;  // noted ahead of the call that attaches it
   // In a checkpoint.
   enum class State : uint32_t { kNone, kRunning, kHeld, kDelivering, kInHandler } state = State::kNone;
@@ -57,6 +59,8 @@ void note_before(long request, int tid, uint64_t data);
 void note_after(long request, int tid, uint64_t data, bool done);
 // By the tracing thread: one that the kernel attached by itself, and of which the program knows nothing yet.
 void note_found(int tid);
+// When the library starts: those that this process traced when it ran another program (exec).
+void note_inherited();
 // By a tracing thread of the program, behind a wait(2) that has told it of this stop of `tid`: is it for a
 // signal of ours, or a marker? Then the tracee has gone on with it, as its tracer had let it go on, or is
 // held where it was, and the program is told nothing.

@@ -74,6 +74,23 @@ class Wishes(unittest.TestCase):
                     # ENOSYS: it is on its way to that stop once more (docs/tracing.md). The kernel makes no call there either.
                     self.assertEqual(self.killed(kind, point), "-38" if point == "tracing.goes=kill:3" else "1234")
 
+    def test_options_of_the_process_that_made_the_tracee(self):
+        self.as_without("lets_go", "fork told, 700\n")
+
+    def test_options_of_one_whose_maker_is_gone(self):
+        self.as_without("orphan", "fork told, 700\n")
+
+    def test_options_given_ahead_of_another_program(self):
+        self.finish(self.begin("exec"), "fork told, 700\n")
+        tree = self.begin("exec")
+        done = self.now(tree)
+        self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
+        self.assertIn("PTRACE_SETOPTIONS", done.stderr)
+        self.finish(tree, "fork told, 700\n")
+
+    def test_options_given_again_behind_it(self):
+        self.as_without("exec_sets", "fork told, 700\n")
+
 
 if __name__ == "__main__":
     unittest.main()

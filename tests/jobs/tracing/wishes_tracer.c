@@ -76,6 +76,13 @@ static void child(void) {
     waitpid(pid, 0, 0);
     _exit(5);
   }
+  if (is("orphan")) {
+    if (fork() != 0)
+      for (;;) pause();
+    if (fork() != 0) _exit(0);
+    raise(SIGWINCH);
+    _exit(ends_in_child(7));
+  }
   long r = SYS_getppid;
   __asm__ volatile("int3\n mov $110, %%eax\n syscall" : "=a"(r) : : "rcx", "r11", "memory");
   snprintf(text, sizeof(text), "%ld", r);
@@ -99,6 +106,46 @@ static void follow(pid_t pid) {
       return;
     }
   }
+}
+
+// The one that a tracee has made goes on, and is waited for at its first stop.
+static pid_t made_by(pid_t pid) {
+  unsigned long made = 0;
+  ptrace(PTRACE_CONT, pid, 0, 0);
+  status_of(pid);
+  ptrace(PTRACE_GETEVENTMSG, pid, 0, &made);
+  status_of((pid_t)made);
+  return (pid_t)made;
+}
+
+// Its maker is gone before anything is asked of it. Other tracees, with other options, were there before.
+static void trace_orphan(pid_t pid) {
+  pid_t before[2];
+  for (int i = 0; i < 2; i++) {
+    before[i] = fork();
+    if (before[i] == 0) {
+      ptrace(PTRACE_TRACEME, 0, 0, 0);
+      raise(SIGSTOP);
+      _exit(0);
+    }
+    status_of(before[i]);
+    ptrace(PTRACE_SETOPTIONS, before[i], 0, PTRACE_O_TRACEEXEC);
+  }
+  for (int i = 0; i < 2; i++) {
+    ptrace(PTRACE_CONT, before[i], 0, 0);
+    status_of(before[i]);
+  }
+  const pid_t maker = made_by(pid), made = made_by(maker);
+  ptrace(PTRACE_CONT, maker, 0, 0);
+  status_of(maker);
+  ptrace(PTRACE_CONT, pid, 0, 0);
+  status_of(pid);  // SIGCHLD
+  ptrace(PTRACE_CONT, pid, 0, 0);
+  ptrace(PTRACE_CONT, made, 0, 0);
+  status_of(made);
+  meet();
+  follow(made);
+  kill(pid, SIGKILL);
 }
 
 static void emulate(pid_t pid) {
@@ -150,7 +197,7 @@ int main(int argc, char** argv) {
     meet();
     return 0;
   }
-  const int follows = is("lets_go") || strstr(kind, "exec") ? PTRACE_O_TRACEFORK : 0;
+  const int follows = is("lets_go") || is("orphan") || strstr(kind, "exec") ? PTRACE_O_TRACEFORK : 0;
   ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESYSGOOD | follows);
   if (strstr(kind, "exec")) {
     execl(argv[0], argv[0], kind, number, (char*)0);
@@ -169,6 +216,7 @@ int main(int argc, char** argv) {
     follow((pid_t)made);
     return 0;
   }
+  if (is("orphan")) return trace_orphan(pid), 0;
   emulate(pid);
   return 0;
 }
