@@ -240,6 +240,7 @@ void put_back(Tracee& t, const siginfo_t& marker) {
   if (!is_own_marker(t, marker)) send_again(t, marker);
   if (t.was_held && t.stop == Stop::kSignal && !t.reported)
     sys::call(__NR_tgkill, t.process, tid, signal_of_stop(t));
+  points::at("tracing.sent");
   take_event(tid);
   mark_calls(t, true);
   bool there = go_to_return(t);

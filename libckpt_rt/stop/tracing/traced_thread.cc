@@ -90,12 +90,15 @@ void leave_handler(int word) {
   if ((word & kAgain) == 0) return;
   // As the kernel does at the end of a tracer that was not told of a stop: the signal is delivered.
   const int untold = untold_of(word);
-  const auto ends_untraced = [untold] {
+  const auto ends_untraced = [untold](bool may_wait) {
     if (own_tracer() != 0) return false;
-    if (untold != 0) sys::call(__NR_tgkill, sys::getpid(), sys::gettid(), untold);
+    uint64_t pending = 0;
+    if (may_wait) sys::call(__NR_rt_sigpending, &pending, sizeof(pending));
+    if (untold != 0 && (pending >> (untold - 1) & 1) == 0)
+      sys::call(__NR_tgkill, sys::getpid(), sys::gettid(), untold);
     return true;
   };
-  if (ends_untraced()) return;
+  if (ends_untraced(false)) return;
   siginfo_t info{};
   info.si_signo = free_marker();
   info.si_code = kMarkerCode;
@@ -112,8 +115,9 @@ void leave_handler(int word) {
   }
   const uint64_t bit = 1ull << (info.si_signo - 1);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &bit, nullptr, sizeof(bit));
-  // Its tracer sends it at the marker. It may have ended ahead of that.
-  if (untold != 0) ends_untraced();
+  // Its tracer sends it at the marker. It may have ended ahead of that; or behind it, and then the signal
+  // waits. A real-time signal would come twice.
+  if (untold != 0) ends_untraced(true);
 }
 
 void come_back(int word, int tracer) {

@@ -74,6 +74,10 @@ class Wishes(unittest.TestCase):
                     # ENOSYS: it is on its way to that stop once more (docs/tracing.md). The kernel makes no call there either.
                     self.assertEqual(self.killed(kind, point), "-38" if point == "tracing.goes=kill:3" else "1234")
 
+    def test_a_queued_signal_comes_once(self):
+        """Of one of which its tracer was not told yet, and which it has sent to the tracee again when it is killed."""
+        self.assertEqual(self.killed("queued", "tracing.sent=kill"), "1")
+
     def test_options_of_the_process_that_made_the_tracee(self):
         self.as_without("lets_go", "fork told, 700\n")
 
