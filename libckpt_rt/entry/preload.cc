@@ -321,6 +321,7 @@ __attribute__((constructor)) void start() {
   new_run_id(job::own_job.identity.id);
   if (!own_page::reserve(user_settings().dma, own_page::Where::kNearLibraries)) return;
   seccomp_state.before_program = count_seccomp_filters();
+  tracing::note_inherited();  // ahead of the first checkpoint
   if (install_signal_handler(own_signal.number) != 0) return;
   // A parent may have left our signal blocked: it is unblocked, for this thread and those it will create.
   this_process.active = true;
@@ -333,7 +334,6 @@ __attribute__((constructor)) void start() {
     sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
     stop_state.world.expect_signal_of_process(false);
   }
-  tracing::note_inherited();
   interval::arm();
 }
 

@@ -20,8 +20,8 @@ constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
                                   "clone",        "system",
                                   "popen",        "mq_notify",
                                   "getifaddrs",   "fcntl",
-                                  "waitpid",      "wait4",
-                                  "waitid",       "ptrace"};
+                                  "wait4",        "waitid",
+                                  "ptrace"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 

@@ -34,7 +34,6 @@ enum class RealFunction : unsigned {
   kMqNotify,
   kGetifaddrs,
   kFcntl,
-  kWaitpid,
   kWait4,
   kWaitid,
   kPtrace,

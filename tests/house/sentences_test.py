@@ -16,7 +16,7 @@ DOCUMENTS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs/README.md", "
              "docs/heap.md", "docs/hosts.md", "docs/image_format.md", "docs/in_the_program.md", "docs/increments.md", "docs/interposition.md",
              "docs/jobs.md", "docs/kernel_notes.md", "docs/limits.md", "docs/locks.md", "docs/man/*", "docs/plan.md", "docs/plugins.md",
              "docs/restart.md", "docs/shared_memory.md", "docs/srun.md", "docs/static_programs.md", "docs/streaming.md", "docs/timewarp.md",
-             "docs/timewarp_tutorial.md")
+             "docs/timewarp_tutorial.md", "docs/tracing.md")
 MOST = 25
 
 # A sentence ends here; so does what leads to a list or an example.

@@ -71,6 +71,15 @@ bool await_attach_stop(int tid, int64_t until) {
   return false;
 }
 
+// It is held at the signal of a stop, which its tracer may give it then. The kernel stops a thread only if it
+// has taken such a signal from its queue (JOBCTL_STOP_DEQUEUED), and PTRACE_SEIZE, unlike PTRACE_ATTACH,
+// sends none.
+bool is_to_take_stop(const Tracee& t) {
+  const int signal = t.info.si_signo;
+  return t.seized && t.was_held && t.reported && t.stop == Tracee::Stop::kSignal &&
+         (signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU);
+}
+
 void attach(Tracee& t, int64_t until) {
   const int tid = tid_of(t);
   t.asked = t.stopped_late = false;
@@ -80,16 +89,18 @@ void attach(Tracee& t, int64_t until) {
   t.state = State::kInHandler;
   const long r = t.seized ? trace::call(PTRACE_SEIZE, tid, 0, t.options) : trace::call(PTRACE_ATTACH, tid);
   if (r != 0) return give_up(t, static_cast<int>(r), "cannot be traced again", until);
-  if (!t.seized) {
+  const bool stops = !t.seized || is_to_take_stop(t);
+  if (stops) {
+    if (t.seized) sys::call(__NR_tgkill, t.process, tid, SIGSTOP);
     if (!await_attach_stop(tid, until)) return give_up(t, 0, "did not stop for its tracer", until);
     int status = 0;
     (void)trace::next_event(tid, &status, WNOHANG);
-    trace::call(PTRACE_SETOPTIONS, tid, 0, t.options);
+    if (!t.seized) trace::call(PTRACE_SETOPTIONS, tid, 0, t.options);
   }
   // One that has stopped for an attach can be let go.
   if (!tell(t, traced::kAttached, until)) return give_up(t, 0, "cannot be sent a signal (ulimit -i)", until);
   t.attaches = false;
-  if (!t.seized) trace::resume(PTRACE_CONT, tid, 0);
+  if (stops) trace::resume(PTRACE_CONT, tid, 0);
 }
 
 void attach_all(void*) {

@@ -60,7 +60,7 @@ bool go_to_call(Tracee& t, long request = PTRACE_SYSCALL) {
 // A stop of a system call of which wait(2) has not told yet: at its tracer's end the kernel sends the tracee
 // SIGTRAP, which ends it, unless such stops are marked. Options that are not known stay as they are.
 void mark_calls(const Tracee& t, bool marked) {
-  if (t.is_unknown || (t.options & PTRACE_O_TRACESYSGOOD) != 0) return;
+  if (t.unknown != Tracee::Unknown::kNothing || (t.options & PTRACE_O_TRACESYSGOOD) != 0) return;
   const uint32_t options = marked ? t.options | PTRACE_O_TRACESYSGOOD : t.options;
   trace::call(PTRACE_SETOPTIONS, tid_of(t), 0, options);
 }

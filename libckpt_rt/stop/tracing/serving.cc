@@ -106,10 +106,10 @@ void begin_own(Tracee& t, int leader) {
   }
   if ((t.options & PTRACE_O_TRACESECCOMP) != 0)
     return refuse(t, "has a filter of system calls of which its tracer is told (PTRACE_O_TRACESECCOMP)");
-  if (t.is_unknown)
+  if (t.unknown != Tracee::Unknown::kNothing)
     return refuse(t,
-                  "has options (PTRACE_SETOPTIONS) that are not known, as its tracer has executed another "
-                  "program since, or has let go of the thread that made it");
+                  "has options (PTRACE_SETOPTIONS), and was attached, in a way that is not known: its tracer "
+                  "has executed another program since, or has let go of the thread that made it");
   look(t);
   if (t.state == State::kRunning && t.resumed_by == PTRACE_LISTEN)
     refuse(t, "is in the stop of its group (SIGSTOP, a terminal's stop)");

@@ -280,6 +280,7 @@ bool let_come(Tracee& t) {
 }
 
 bool pass_on(int tid, int signal) {
+  if (tracees().empty()) return false;
   bool passed = false;
   // Another thread of this process traces it.
   const int self = static_cast<int>(sys::gettid()), owner = sys::getpid();

@@ -18,6 +18,7 @@ namespace {
 CKPT_LARGE_TABLE constinit Tracee table[kMostTracees];
 constinit std::atomic<int> overflown{0};  // the process that had too many
 constinit std::atomic<int> last_owner{0};
+constinit std::atomic<int> last_seizer{0};  // or it may have seized one
 
 Tracee* find(int tid, int tracer, int owner) {
   for (Tracee& t : table) {
@@ -27,14 +28,26 @@ Tracee* find(int tid, int tracer, int owner) {
   return nullptr;
 }
 
+using Unknown = Tracee::Unknown;
+
 struct Origin {
   uint32_t options = 0;
   bool seized = false;
-  bool is_unknown = false;
+  Unknown unknown = Unknown::kNothing;
   bool operator==(const Origin&) const = default;
 };
-Origin like(const Tracee& t) { return {t.options, t.seized, t.is_unknown}; }
-constexpr Origin kUnknown{0, false, true};
+Origin like(const Tracee& t) { return {t.options, t.seized, t.unknown}; }
+constexpr Origin kInherited{0, false, Unknown::kSeized};
+
+void note_seizer(int owner) { last_seizer.store(owner, std::memory_order_relaxed); }
+
+// One that the kernel has attached for this process. Where that has seized none since it runs its program, no
+// more is unknown than the options.
+Origin unknown_origin(int owner) {
+  const bool attached_none_yet = last_owner.load(std::memory_order_relaxed) != owner;
+  if (attached_none_yet || last_seizer.load(std::memory_order_relaxed) == owner) return kInherited;
+  return {0, false, Unknown::kOptions};
+}
 
 // A thread that the kernel attaches by itself (PTRACE_O_TRACECLONE, …) has options from the one that made it:
 // a thread of its own process, or its parent. Where that one is gone, from any other, if these are all alike.
@@ -54,7 +67,7 @@ Origin origin_of(int tid, int tracer, int owner) {
     any = &t;
   }
   if (parent == owner && process == tid) return {};
-  return any != nullptr && alike ? like(*any) : kUnknown;
+  return any != nullptr && alike ? like(*any) : unknown_origin(owner);
 }
 
 Tracee* add(int tid, int tracer, int owner, Origin origin) {
@@ -70,7 +83,8 @@ Tracee* add(int tid, int tracer, int owner, Origin origin) {
     t.resumed_by = 0;
     t.options = origin.options;
     t.seized = origin.seized;
-    t.is_unknown = origin.is_unknown;
+    t.unknown = origin.unknown;
+    if (origin.seized || origin.unknown == Unknown::kSeized) note_seizer(owner);
     t.state = Tracee::State::kNone;
     t.is_new = false;
     t.stands = t.joined = t.in_call = t.asked = t.interrupted = t.stopped_late = t.attaches = false;
@@ -104,6 +118,12 @@ bool resumes(long request) {
 
 bool attaches(long request) { return request == PTRACE_ATTACH || request == PTRACE_SEIZE; }
 
+void note_attached(Tracee& t, long request, uint64_t data) {
+  t.seized = request == PTRACE_SEIZE;
+  t.options = t.seized ? static_cast<uint32_t>(data) : 0;
+  if (t.seized) note_seizer(t.owner);
+}
+
 bool is_noted_ahead(long request) {
   return resumes(request) || attaches(request) || request == PTRACE_SETOPTIONS;
 }
@@ -121,7 +141,7 @@ void note_found(int tid) {
   if (find(tid, tracer, owner) == nullptr) add(tid, tracer, owner, origin_of(tid, tracer, owner));
 }
 
-void note_inherited() { note_children(sys::getpid(), static_cast<int>(sys::gettid()), kUnknown); }
+void note_inherited() { note_children(sys::getpid(), static_cast<int>(sys::gettid()), kInherited); }
 
 // Ahead of the call, for the tracee may stop for the checkpoint right behind it.
 void note_before(long request, int tid, uint64_t data) {
@@ -140,8 +160,7 @@ void note_before(long request, int tid, uint64_t data) {
   if (attaches(request)) {
     // One that is known is attached already, or of a thread that is gone.
     if (t != nullptr || (t = add(tid, tracer, owner, {})) == nullptr) return;
-    t->seized = request == PTRACE_SEIZE;
-    t->options = t->seized ? static_cast<uint32_t>(data) : 0;
+    note_attached(*t, request, data);
     t->is_new = true;
     return;
   }
@@ -149,9 +168,9 @@ void note_before(long request, int tid, uint64_t data) {
   if (t == nullptr) return;
   if (request == PTRACE_SETOPTIONS) {
     t->options_before = t->options;
-    t->was_unknown = t->is_unknown;
+    t->unknown_before = t->unknown;
     t->options = static_cast<uint32_t>(data);
-    t->is_unknown = false;
+    if (t->unknown == Unknown::kOptions) t->unknown = Unknown::kNothing;
     return;
   }
   t->resumed_before = t->resumed_by;
@@ -171,7 +190,7 @@ void note_after(long request, int tid, uint64_t data, bool done) {
   if (is_noted_ahead(request) && !attaches(request)) {
     if (t == nullptr) return;
     if (request == PTRACE_SETOPTIONS)
-      t->options = t->options_before, t->is_unknown = t->was_unknown;
+      t->options = t->options_before, t->unknown = t->unknown_before;
     else
       t->resumed_by = t->resumed_before;
     return;
@@ -184,8 +203,7 @@ void note_after(long request, int tid, uint64_t data, bool done) {
     if (t != nullptr) t->tid.store(0, std::memory_order_release);
     t = add(tid, tracer, owner, {});
     if (t == nullptr) return;
-    t->seized = request == PTRACE_SEIZE;
-    t->options = t->seized ? static_cast<uint32_t>(data) : 0;
+    note_attached(*t, request, data);
     return;
   }
   if (t == nullptr) add(tid, tracer, owner, origin_of(tid, tracer, owner));

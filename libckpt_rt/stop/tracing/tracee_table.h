@@ -23,8 +23,9 @@ struct Tracee {
   int resumed_before = 0;     // the one ahead of it, where the request fails
   uint32_t options = 0, options_before = 0;
   bool seized = false;
-  bool is_unknown = false;  // the options, and whether it was seized
-  bool was_unknown = false;
+  // kOptions: until they are set. kSeized: the options, and whether it was seized; for good.
+  enum class Unknown : uint8_t { kNothing, kOptions, kSeized };
+  Unknown unknown = Unknown::kNothing, unknown_before = Unknown::kNothing;
   bool is_new = false;  // noted ahead of the call that attaches it
   // In a checkpoint.
   enum class State : uint32_t { kNone, kRunning, kHeld, kDelivering, kInHandler } state = State::kNone;

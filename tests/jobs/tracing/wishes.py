@@ -10,10 +10,15 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from job_tree import CKPT, Tree, adopt_orphans, environment, root_of, wait_for  # noqa: E402
+from job_tree import CKPT, SIGNAL, Tree, adopt_orphans, environment, root_of, wait_for  # noqa: E402
 
 adopt_orphans()
 TRACER = os.path.join(os.environ["CKPT_BUILD"], "tests", "jobs", "jobs_wishes_tracer")
+
+
+def pending_of(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as f:
+        return int(f.read().split("\nShdPnd:\t")[1].split("\n")[0], 16)
 
 
 class Wishes(unittest.TestCase):
@@ -78,6 +83,9 @@ class Wishes(unittest.TestCase):
         """Of one of which its tracer was not told yet, and which it has sent to the tracee again when it is killed."""
         self.assertEqual(self.killed("queued", "tracing.sent=kill"), "1")
 
+    def test_the_signal_of_a_stop_is_given_to_one_that_was_seized(self):
+        self.as_without("stops", "80137f, ended\n")
+
     def test_options_of_the_process_that_made_the_tracee(self):
         self.as_without("lets_go", "fork told, 700\n")
 
@@ -85,15 +93,26 @@ class Wishes(unittest.TestCase):
         self.as_without("orphan", "fork told, 700\n")
 
     def test_options_given_ahead_of_another_program(self):
-        self.finish(self.begin("exec"), "fork told, 700\n")
-        tree = self.begin("exec")
-        done = self.now(tree)
-        self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
-        self.assertIn("PTRACE_SETOPTIONS", done.stderr)
-        self.finish(tree, "fork told, 700\n")
+        """Also where it has set them again: whether the tracee was seized, nobody tells."""
+        for kind in ("exec", "exec_sets"):
+            with self.subTest(kind):
+                self.finish(self.begin(kind), "fork told, 700\n")
+                tree = self.begin(kind)
+                done = self.now(tree)
+                self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
+                self.assertIn("PTRACE_SETOPTIONS", done.stderr)
+                self.finish(tree, "fork told, 700\n")
 
-    def test_options_given_again_behind_it(self):
-        self.as_without("exec_sets", "fork told, 700\n")
+    def test_options_given_ahead_of_another_program_and_the_tracee_is_saved_alone(self):
+        """Each of its calls is stopped, so it is held behind our handler; its options stay."""
+        self.finish(self.begin("exec_calls"), "fork told, 700\n")
+        tree = self.begin("exec_calls")
+        tracee = int(self.read(tree, "tracee"))
+        with subprocess.Popen([CKPT, "now", "--only", str(tracee)], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as asks:
+            # It is held in a stop, and takes the request when it goes on.
+            wait_for(lambda: pending_of(tracee) >> (SIGNAL - 1) & 1, "the request to be there")
+            self.finish(tree, "fork told, 700\n")
+            asks.wait(60)
 
 
 if __name__ == "__main__":

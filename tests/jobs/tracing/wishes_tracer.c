@@ -51,6 +51,11 @@ static int ends_in_child(int code) {
 }
 
 static void child(void) {
+  if (is("stops")) {
+    while (access("seized", F_OK)) usleep(1000);
+    raise(SIGSTOP);
+    _exit(7);
+  }
   ptrace(PTRACE_TRACEME, 0, 0, 0);
   const int real_time = SIGRTMIN + 3;
   const struct sigaction action = {.sa_handler = handler};
@@ -94,7 +99,7 @@ static void child(void) {
 static void follow(pid_t pid) {
   for (;;) {
     unsigned long made = 0;
-    ptrace(PTRACE_CONT, pid, 0, 0);
+    ptrace(is("exec_calls") ? PTRACE_SYSCALL : PTRACE_CONT, pid, 0, 0);
     const int status = status_of(pid);
     if (status >> 8 == (SIGTRAP | PTRACE_EVENT_FORK << 8)) {
       ptrace(PTRACE_GETEVENTMSG, pid, 0, &made);
@@ -189,6 +194,19 @@ int main(int argc, char** argv) {
   char number[16];
   snprintf(number, sizeof(number), "%d", pid);
   make("tracee", number);
+  if (is("stops")) {
+    ptrace(PTRACE_SEIZE, pid, 0, 0);
+    make("seized", "");
+    status_of(pid);
+    meet();
+    ptrace(PTRACE_CONT, pid, 0, SIGSTOP);
+    printf("%x, ", status_of(pid));
+    kill(pid, SIGCONT);
+    for (int status; ptrace(PTRACE_CONT, pid, 0, 0), WIFSTOPPED(status = status_of(pid));) {
+    }
+    printf("ended\n");
+    return 0;
+  }
   status_of(pid);
   if (is("queued")) {
     siginfo_t info;
