@@ -113,7 +113,7 @@ static void child(const char* kind, int rounds) {
     _exit(r == 1 && c == 'x' ? 7 : 6);
   }
   if (is(kind, "sleep")) {
-    struct timespec t = {0, 300000000};
+    struct timespec t = {5, 0};
     int r = is(kind, "raw") ? syscall(SYS_nanosleep, &t, 0) : nanosleep(&t, 0);
     _exit(r == 0 ? 7 : 6);
   }
