@@ -126,6 +126,7 @@ class MemberSession final : public Session {
 
   Result<void> standing() override {
     points::at("member.stopped");
+    CKPT_TRY(check_tracees());
     CKPT_TRY(say(Step::kStanding));
     points::at("member.standing");
     Message sample;
@@ -321,6 +322,12 @@ class MemberSession final : public Session {
     return pid != 0 && has_stopped_thread(pid) && tracer_of(pid) == 0;
   }
 
+  Result<void> check_tracees() {
+    Result<void> able = tracing_.check();
+    again = again || !able.ok();
+    return able;
+  }
+
   Result<void> judge(Received got, Step step, const Message& message) {
     switch (got) {
       case Received::kMessage:
@@ -332,10 +339,7 @@ class MemberSession final : public Session {
         return make_error(ExitCode::kInternal, 0, "the job's checkpoint was given up: step {} instead of {}",
                           static_cast<uint32_t>(message.step), static_cast<uint32_t>(step));
       case Received::kTimeout:
-        if (Result<void> able = tracing_.check(); !able.ok()) {
-          again = true;
-          return able;
-        }
+        CKPT_TRY(check_tracees());
         return make_error(ExitCode::kTimeout, 0,
                           "the process that leads the job's checkpoint said nothing; its threads go on");
       case Received::kClosed:

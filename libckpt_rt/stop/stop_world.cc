@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/stop/tracing/service.h"
+#include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -319,15 +320,17 @@ StopWorld::TryResult StopWorld::look_at_stalled(Try& t) {
     TaskFacts facts;
     SignalMasks masks;
     if (!read_task_facts(tid, facts) || !read_signal_masks(tid, masks)) continue;
-    // The leader of a program whose main thread called pthread_exit, and the kernel's io_uring
-    // workers, never run the program and take no signals.
-    if ((tid == t.pid && facts.state == 'Z') || facts.kernel_worker) {
+    // The leader of a program whose main thread called pthread_exit, a thread that has ended and of which its
+    // tracer was not told yet, and the kernel's io_uring workers never run the program and take no signals.
+    if (facts.state == 'Z' || facts.kernel_worker) {
       if (!t.ignored.push_back(tid)) return TryResult::kFailed;
     } else if ((masks.blocked & ours) == 0) {
       continue;  // busy in the kernel; it will come
     } else if (is_in_exec(tid) || tracing::serves(tid)) {
       continue;
     } else if ((masks.blocked & setxid) == 0) {
+      // It is put back into its stop, for which our signal is blocked. Its tracer would be told of this one.
+      if (traced::has_tracer(tid)) continue;
       // Sent already, and our action took it, or will.
       if (contains(t.by_libc_signal.span(), tid)) continue;
       // A thread has replaced our action since the look above: those that were sent the signal may have taken

@@ -214,6 +214,7 @@ Result<void> Coordinator::prepared() {
 
 Result<void> Coordinator::standing() {
   points::at("coordinator.stopped");
+  CKPT_TRY(check_tracees());
   CKPT_TRY(await(Step::kStanding, now_ns() + 2 * user_settings().stop_timeout_ns));
   points::at("coordinator.standing");
   if (over_hosts) CKPT_TRY(with_all_hosts("standing", user_settings().stop_timeout_ns));

@@ -120,6 +120,7 @@ class Coordinator final : public Session {
   Result<void> listen();
   Result<void> add(const Listed& listed);
   Result<bool> may_be_asked(const Member& m);
+  Result<void> check_tracees();
   Result<void> ask(Member& m);
   Result<void> await(Step step, int64_t deadline_ns);
   enum class Late { kIsLost, kIsNoMatter };  // a member whose message has begun by the deadline

@@ -92,6 +92,12 @@ Result<bool> Coordinator::may_be_asked(const Member& m) {
   return by->reached != Step::kNone;
 }
 
+Result<void> Coordinator::check_tracees() {
+  Result<void> able = tracing_.check();
+  again = again || !able.ok();
+  return able;
+}
+
 // Signals the member if the library in it can take the signal.
 Result<void> Coordinator::ask(Member& m) {
   if (m.state != Member::State::kStarting && m.state != Member::State::kAsked) return {};
@@ -320,10 +326,7 @@ Result<bool> Coordinator::have_come(Step step, int64_t deadline_ns, Late late) {
     if (all) return true;
     release_if_late();
     if (step <= Step::kHeld) {
-      if (Result<void> able = tracing_.check(); !able.ok()) {
-        again = true;
-        return able.error();
-      }
+      CKPT_TRY(check_tracees());
       CKPT_TRY(look_at_asker());
       if (const Member* m = lost_again.look(members_, step); m != nullptr)
         return name(*m, ExitCode::kTimeout, "left the checkpoint again and again, for 30 s");

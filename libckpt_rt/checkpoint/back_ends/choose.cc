@@ -20,6 +20,8 @@ constinit bool back_end_refused = false;  // the agent's alone
 Mode choose_mode(Mode wanted, Error* why_not_realtime) {
   if (wanted != Mode::kAuto && !CheckpointMethod{wanted, FaultBackEnd::kHandler}.protects_memory())
     return wanted;
+  // Its tracer writes to its memory, breakpoints for example, which fails (EIO) where that is protected.
+  if (traced::has_tracer()) return Mode::kFork;
   UserfaultfdProbe probe = probe_userfaultfd();
   if (probe.allows_realtime()) return wanted == Mode::kAuto ? Mode::kRealtime : wanted;
   if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {

@@ -8,14 +8,13 @@
 #include "libckpt_rt/stop/tracing/service.h"
 #include "libckpt_rt/stop/tracing/service_words.h"
 #include "libckpt_rt/stop/tracing/traced_thread.h"
+#include "libckpt_rt/stop/tracing/tracee_calls.h"
 #include "libckpt_rt/stop/tracing/tracee_steps.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::tracing {
 
 namespace {
-
-using State = Tracee::State;
 
 constexpr int64_t kNapNs = 200'000;
 
@@ -93,8 +92,7 @@ void attach(Tracee& t, int64_t until) {
   if (stops) {
     if (t.seized) sys::call(__NR_tgkill, t.process, tid, SIGSTOP);
     if (!await_attach_stop(tid, until)) return give_up(t, 0, "did not stop for its tracer", until);
-    int status = 0;
-    (void)trace::next_event(tid, &status, WNOHANG);
+    take_event(tid);
     if (!t.seized) trace::call(PTRACE_SETOPTIONS, tid, 0, t.options);
   }
   // One that has stopped for an attach can be let go.
@@ -103,10 +101,21 @@ void attach(Tracee& t, int64_t until) {
   if (stops) trace::resume(PTRACE_CONT, tid, 0);
 }
 
+// A tracee that is attached comes when all of its memory is there (a lazy restart).
+bool any_waits_for_memory() {
+  bool any = false;
+  for_each_own([&](const Tracee& t) {
+    any = any || (is_on_its_way(t) && ProcText(tid_of(t), 0, "/wchan").text() == "handle_userfault");
+  });
+  return any;
+}
+
 void attach_all(void*) {
   const int64_t until = now_ns() + traced::kPatienceNs;
   for_each_own([until](Tracee& t) { attach(t, until); });
-  while (any_on_its_way() && now_ns() < until) {
+  constexpr int64_t kLongestNs = 600'000'000'000;
+  const int64_t longest = now_ns() + kLongestNs;
+  while (any_on_its_way() && (now_ns() < until || (now_ns() < longest && any_waits_for_memory()))) {
     if (!step()) nap(kNapNs);
   }
   for_each_own([](Tracee& t) {

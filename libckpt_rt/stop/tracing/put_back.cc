@@ -5,6 +5,7 @@
 
 #include "base/checks/named_points.h"
 #include "base/clock.h"
+#include "libckpt_rt/stop/tracing/below_stack.h"
 #include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/stop/tracing/tracee_calls.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -135,9 +136,33 @@ bool put_back_at_signal(Tracee& t, uint64_t mask) {
   return true;
 }
 
+// Our handler has made the rest of a call ready that a signal of ours cut short, from its beginning on: what
+// is left of a write, for example (interrupted_call.h). There it loads all registers that it needs.
+bool goes_on(const Tracee& t) {
+  user_regs_struct now{};
+  read_registers(tid_of(t), now);
+  return now.rip != t.registers.rip && !is_cut_short(t.registers);
+}
+
+// To the entry of the rest of it, of which its tracer is told nothing: it knows of the call's own.
+bool put_back_in_rest(Tracee& t, uint64_t mask) {
+  t.was_held = false;
+  take_event(tid_of(t));
+  mark_calls(t, true);
+  block_pending(t, mask);
+  if (!go_to_call(t)) return false;
+  take_event(tid_of(t));
+  return true;
+}
+
 // At the exit of a call it is already: that of rt_sigreturn.
 void put_back_at_exit(Tracee& t, bool told) {
   const int tid = tid_of(t);
+  if (told && goes_on(t)) {
+    user_regs_struct now{};
+    read_registers(tid, now);
+    t.registers.rip = now.rip;
+  }
   write_registers(tid, t.registers);
   // The kernel looks at its own errors only on the way to a signal.
   if (is_cut_short(t.registers)) sys::call(__NR_tgkill, t.process, tid, signal_of(t));
@@ -235,6 +260,7 @@ void put_back(Tracee& t, const siginfo_t& marker) {
   const int tid = tid_of(t);
   points::at("tracing.marker");
   t.marker = marker.si_signo;
+  if (t.was_held) look_at_handler_stack(t);
   // In our handler all are.
   trace::set_mask(tid, ~0ull);
   if (!is_own_marker(t, marker)) send_again(t, marker);
@@ -248,8 +274,11 @@ void put_back(Tracee& t, const siginfo_t& marker) {
   points::at("tracing.returned");
   if (there) {
     write_debug_registers(t);
+    if (t.was_held) give_back_below(t);
     if (t.was_held && t.stop == Stop::kSignal)
       there = put_back_at_signal(t, mask);
+    else if (t.was_held && t.stop == Stop::kExit && !t.reported && goes_on(t))
+      there = put_back_in_rest(t, mask);
     else if (t.was_held && t.stop == Stop::kExit)
       put_back_at_exit(t, t.reported);
     else if (t.was_held)

@@ -121,19 +121,25 @@ void reset_after_restart() {
   for (auto& place : places) place.store(0, std::memory_order_relaxed);
 }
 
+Service::Service() : begun_(begun()) {}
+
 Result<void> Service::begin(int64_t timeout_ns, int leader) {
   // Most stops last for a moment: their tracer sees to them when it is let go.
-  constexpr int64_t kPatienceNs = 300'000'000, kStartNs = 5'000'000'000;
+  constexpr int64_t kPatienceNs = 300'000'000, kSoonNs = 5'000'000'000;
   for (const int64_t began = now_ns();;) {
     CKPT_TRY(begin_once(timeout_ns, leader));
     Result<void> able = check();
-    if (able.ok() || now_ns() - began > (refusal().why == kStarts ? kStartNs : kPatienceNs)) return able;
+    if (able.ok() || now_ns() - began > (is_over_soon(refusal().why) ? kSoonNs : kPatienceNs)) return able;
     end();
     sys::call(__NR_nanosleep, &kMoment, nullptr);
   }
 }
 
 Result<void> Service::check() const {
+  if (is_over_) return {};
+  if (begun() != begun_)
+    return make_error(ExitCode::kUnavailable, 0,
+                      "it has begun to trace (ptrace) another process meanwhile; ask again");
   const Refusal refused = refusal();
   if (!began_ || refused.why == nullptr) return {};
   return make_error(ExitCode::kUnavailable, 0, "process {}, which it traces (a debugger, strace), {}",
@@ -141,6 +147,8 @@ Result<void> Service::check() const {
 }
 
 Result<void> Service::begin_once(int64_t timeout_ns, int leader) {
+  begun_ = begun();
+  is_over_ = false;
   if (has_overflown())
     return make_error(ExitCode::kUnavailable, 0, "it traces (ptrace) more threads than {}", kMostTracees);
   const int pid = sys::getpid();
@@ -180,6 +188,7 @@ Result<void> Service::begin_once(int64_t timeout_ns, int leader) {
 }
 
 void Service::let_go() {
+  is_over_ = true;
   if (began_) asked_service.store(0, std::memory_order_seq_cst);
 }
 

@@ -39,7 +39,7 @@ struct Tracee;
 
 class Service {
  public:
-  Service() = default;
+  Service();
   ~Service() { end(); }
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -50,12 +50,14 @@ class Service {
   // All stand: behind the stop the threads put their tracees back, and go on.
   void let_go();
   void end();
-  // A tracee has come into a stop that cannot be made again.
+  // Until let_go(): a tracee has come into a stop that cannot be made again; or another one is traced since.
   Result<void> check() const;
 
  private:
   Result<void> begin_once(int64_t timeout_ns, int leader);
   bool began_ = false;
+  bool is_over_ = false;  // all stood
+  uint32_t begun_;        // of tracee_table.h, when this service began
 };
 
 // Does a thread of this process trace anybody?

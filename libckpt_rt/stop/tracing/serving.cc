@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/files/directory_scan.h"
 #include "base/memory/large_table.h"
+#include "base/memory/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "base/tracing/trace_calls.h"
 #include "libckpt_rt/core/process/statistics.h"
@@ -93,6 +94,7 @@ void begin_own(Tracee& t, int leader) {
   // The first thread of its process has ended: wait(2) tells of it when the last one has.
   if (status.state() == 'Z') {
     t.state = State::kNone;
+    if (is_end(untold_event(tid))) note_end(t);
     return;
   }
   t.signal = signal_in(t.process, status.number("\nSigCgt:\t", 16));
@@ -104,6 +106,9 @@ void begin_own(Tracee& t, int leader) {
     t.stop_came = 0;
     t.state = State::kRunning;
   }
+  if (t.process == tid &&
+      has_parents_memory(tid, static_cast<int>(status.number("\nPPid:\t", 10)), [] { return false; }))
+    return refuse(t, kInVfork);
   if ((t.options & PTRACE_O_TRACESECCOMP) != 0)
     return refuse(t, "has a filter of system calls of which its tracer is told (PTRACE_O_TRACESECCOMP)");
   if (t.unknown != Tracee::Unknown::kNothing)
@@ -122,6 +127,7 @@ bool all_stand() {
     if (!all || t.state == State::kNone || t.stands) return;
     if (ProcText(tid_of(t), 0, "/status").state() == 'Z') {
       t.state = State::kNone;
+      if (is_end(untold_event(tid_of(t)))) note_end(t);
       return;
     }
     // A process that was not asked takes no part. Where another of its threads was, which nobody traces, its
@@ -147,12 +153,14 @@ void serve(void* argument) {
   for_each_own([](const Tracee& t) {
     find_more(static_cast<int>(ProcText(tid_of(t), 0, "/status").number("\nTgid:\t", 10)));
   });
+  for_each_own([](const Tracee& t) { note_children_of(tid_of(t)); });
   for_each_own([leader](Tracee& t) { begin_own(t, leader); });
   ready.fetch_add(1, std::memory_order_release);
   futex_wake(ready);
   // When the stop is asked for, all that take part have joined; whoever is to stand has its signal soon.
+  // Where one cannot, this thread does, so that its agent comes to say so.
   while (asked_service.load(std::memory_order_acquire) == served.service &&
-         !(stop_state.world.requested() && all_stand())) {
+         !(stop_state.world.requested() && (all_stand() || refusal().why != nullptr))) {
     if (!step()) nap(kNapNs);
   }
 }

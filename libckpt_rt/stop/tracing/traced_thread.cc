@@ -9,8 +9,10 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/files/directory_scan.h"
 #include "base/files/task_text.h"
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"
+#include "libckpt_rt/core/process/loading.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/threads/of_ours/raw_thread.h"
@@ -21,7 +23,7 @@ namespace ckpt::traced {
 
 namespace {
 
-constinit std::atomic<int> told_thread{0};
+constinit std::atomic<bool> was_told{false};
 
 constexpr std::string_view kTracerLine = "\nTracerPid:\t";
 
@@ -63,7 +65,7 @@ int own_tracer() {
 }
 
 void note_tracer() {
-  told_thread.store(sys::gettid(), std::memory_order_relaxed);
+  was_told.store(true, std::memory_order_relaxed);
   are_born_untraced.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -71,9 +73,21 @@ void forget_tracer() { are_born_untraced.fetch_sub(1, std::memory_order_relaxed)
 
 void reset() { are_born_untraced.store(0, std::memory_order_relaxed); }
 
+bool has_tracer(int tid) {
+  return was_told.load(std::memory_order_relaxed) &&
+         ProcText(sys::getpid(), tid, "/status").number(kTracerLine, 10) != 0;
+}
+
 bool has_tracer() {
-  const int tid = told_thread.load(std::memory_order_relaxed);
-  return tid != 0 && ProcText(sys::getpid(), tid, "/status").number(kTracerLine, 10) != 0;
+  if (!was_told.load(std::memory_order_relaxed)) return false;
+  const ProcFile tasks(sys::getpid(), "/task");
+  bool found = false;
+  if (tasks.fd() < 0) return true;
+  scan_directory(tasks.fd(), [&](std::string_view name) {
+    if (found || name.empty() || name[0] < '0' || name[0] > '9') return;
+    found = has_tracer(static_cast<int>(to_number(name, 10)));
+  });
+  return found;
 }
 
 bool take_request(siginfo_t& info) {
@@ -150,7 +164,10 @@ void come_back(int word, int tracer) {
     if (!attached && (now_ns() >= until || (!came && is_gone(tracer)))) break;
   }
   for (size_t i = 0; i < count; ++i) queue_to_self(kept[i]);
-  if (attached) return leave_handler(word | kAgain);
+  if (attached) {
+    loading::await_all();  // the kernel lets a tracer have no memory that is not there yet
+    return leave_handler(word | kAgain);
+  }
   statistics::set_last_error(make_error(
       ExitCode::kUnavailable, 0,
       "process {}, which traced this one (ptrace) when the image was taken, {}: thread {} goes on "

@@ -58,7 +58,9 @@ void forget_tracer();
 // At a restart, and in a child: no thread of this process is in that handler, but those that come back from
 // it (come_back), which do not forget.
 void reset();
-// Some tracer's library has told this process of itself, and traces that thread still.
+// Some tracer's library has told this process of itself, and a thread is traced still.
 bool has_tracer();
+// It has, and traces that thread.
+bool has_tracer(int tid);
 
 }  // namespace ckpt::traced

@@ -1,6 +1,6 @@
 // What the tracing thread asks the kernel of one tracee, and tells it (ptrace(2), waitid(2)).
 //
-// Owner:     tracee_steps.cc, put_back.cc, serving.cc; nobody else. Callers: the tracing thread. Never: libc.
+// Owner:     the files of this folder. Callers: the tracing thread. Never: libc.
 #pragma once
 
 #include <errno.h>
@@ -67,10 +67,13 @@ inline uint64_t pending_of(int tid) {
 
 inline bool is_end(int code) { return code == CLD_EXITED || code == CLD_KILLED || code == CLD_DUMPED; }
 
-// The wait(2) that the program would have made.
+// The wait(2) that the program would have made of a stop. An end is left for the program.
 inline int take_event(int tid) {
-  int status = 0;
-  return trace::next_event(tid, &status, WNOHANG) == tid ? status : 0;
+  siginfo_t event{};
+  long r;
+  while ((r = sys::call(__NR_waitid, P_PID, tid, &event, WSTOPPED | WNOHANG | __WALL, 0L)) == -EINTR) {
+  }
+  return r == 0 && event.si_pid == tid ? event.si_status << 8 | 0x7f : 0;
 }
 
 // How the kernel marks the stop of a system call. In the second way where its tracer has

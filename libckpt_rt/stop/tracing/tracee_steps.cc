@@ -4,6 +4,7 @@
 
 #include "base/checks/named_points.h"
 #include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/stop/tracing/below_stack.h"
 #include "libckpt_rt/stop/tracing/service.h"
 #include "libckpt_rt/stop/tracing/traced_thread.h"
 #include "libckpt_rt/stop/tracing/tracee_calls.h"
@@ -12,6 +13,12 @@
 namespace ckpt::tracing {
 
 namespace {
+
+constexpr const char *kStarts =
+                         "does not handle the checkpoint's signal: it starts, or runs without libckpt_rt.so",
+                     *kHasEnded = "has ended, and its tracer was not told of that yet",
+                     *kJustAttached = "has just been attached, and its tracer was not told of it yet";
+constexpr const char* kNoRoom = "has no room left on its stack, which the checkpoint's signal needs";
 
 constinit std::atomic<bool> looks_at_all{false};
 constinit std::atomic<int> refused_tid{0};
@@ -65,6 +72,12 @@ bool is_cut_short_by_us(const Tracee& t) {
   user_regs_struct now{};
   read_registers(tid_of(t), now);
   return is_cut_short(now) && pending_for(tid_of(t)) == trace::bit_of(signal_of(t));
+}
+
+// It was to make one step, which is a system call.
+bool is_end_of_step(const Tracee& t, const siginfo_t& info) {
+  const bool steps = t.resumed_by == PTRACE_SINGLESTEP || t.resumed_by == PTRACE_SYSEMU_SINGLESTEP;
+  return steps && info.si_signo == SIGTRAP && info.si_code > 0;
 }
 
 // Is it the signal that this thread has sent itself (let_come)?
@@ -128,8 +141,20 @@ void forget_refusal() {
 
 void look_at_all_stops() { looks_at_all.store(true, std::memory_order_relaxed); }
 
-const char* const kStarts =
-    "does not handle the checkpoint's signal: it starts, or runs without libckpt_rt.so";
+const char* const kInVfork = "is in vfork(2), in the memory of its parent, which takes no signal meanwhile";
+
+bool is_over_soon(const char* why) {
+  return why == kStarts || why == kInVfork || why == kHasEnded || why == kJustAttached;
+}
+
+// Behind a restart nobody would tell of it, but of a child of its tracer's process.
+void note_end(Tracee& t) {
+  const int tid = tid_of(t);
+  const ProcText status(tid, 0, "/status");
+  t.state = State::kNone;
+  if (status.text().empty() && sys::call(__NR_kill, tid, 0L) == -ESRCH) return;
+  if (t.process != tid || static_cast<int>(status.number("\nPPid:\t", 10)) != t.owner) refuse(t, kHasEnded);
+}
 
 void hold(Tracee& t, bool reported) {
   const int tid = tid_of(t);
@@ -141,7 +166,7 @@ void hold(Tracee& t, bool reported) {
   if (t.stop == Stop::kUnknown) return refuse(t, why);
   if (t.stop == Stop::kSignal && !reported && t.info.si_signo == SIGSTOP) {
     t.stop = Stop::kUnknown;
-    return refuse(t, "has just been attached, and its tracer was not told of it yet");
+    return refuse(t, kJustAttached);
   }
   const ProcText status(tid, 0, "/status");
   if (t.stop == Stop::kSignal && !reported && t.info.si_signo >= kFirstQueued && is_queue_full(status)) {
@@ -162,6 +187,10 @@ void hold(Tracee& t, bool reported) {
     return refuse(t, "is in a system call with a signal mask of its own (sigsuspend, ppoll, epoll_pwait)");
   }
   read_registers(tid, t.registers);
+  if (!save_below(t)) {
+    t.stop = Stop::kUnknown;
+    return refuse(t, kNoRoom);
+  }
   if (t.stop != Stop::kSignal && !is_behind_call(tid, t.registers.rip)) {
     t.stop = Stop::kUnknown;
     refuse(t, "is in the stop of a system call that it has not made by the instruction `syscall`");
@@ -172,7 +201,7 @@ bool look(Tracee& t) {
   const int tid = tid_of(t);
   int code = untold_event(tid);
   if (is_end(code)) {
-    t.state = State::kNone;  // the program's wait(2) takes it
+    note_end(t);  // the program's wait(2) takes it
     return true;
   }
   if (t.state == State::kHeld) return false;  // not told yet
@@ -219,6 +248,10 @@ bool look(Tracee& t) {
     take_event(tid);
     t.in_call = true;
     trace::resume(PTRACE_SYSCALL, tid, 0);
+  } else if (by_signal && !told && is_end_of_step(t, info) && is_cut_short_by_us(t)) {
+    // The step is over when the call is.
+    take_event(tid);
+    trace::resume(t.resumed_by, tid, 0);
   } else {
     hold(t, told);
   }
@@ -254,6 +287,11 @@ bool let_come(Tracee& t) {
     if (t.asked) return true;
     t.stop = Stop::kUnknown;
     refuse(t, "cannot be sent a signal, as no more can be queued for its user; raise its ulimit -i");
+    return false;
+  }
+  if (!save_below(t)) {
+    t.stop = Stop::kUnknown;
+    refuse(t, kNoRoom);
     return false;
   }
   if (!t.reported) take_event(tid);

@@ -39,6 +39,8 @@ void for_each_own(Do what) {
 
 // What has happened to it is seen to. False: nothing.
 bool look(Tracee& t);
+// It has ended, and wait(2) has not told the program yet.
+void note_end(Tracee& t);
 // It is in a stop, of which wait(2) has told the program, or not.
 void hold(Tracee& t, bool reported);
 // Of a held one for which a signal of ours waits, or for its process: it comes to that, and no further.
@@ -63,7 +65,9 @@ struct Refusal {
   int tid;
   const char* why;
 };
-extern const char* const kStarts;  // a reason that is over when the tracee's library has started
+// Reasons that are over by themselves, some when the tracee's library has started.
+bool is_over_soon(const char* why);
+extern const char* const kInVfork;
 void refuse(const Tracee& t, const char* why);
 Refusal refusal();
 void forget_refusal();

@@ -18,6 +18,7 @@ namespace {
 CKPT_LARGE_TABLE constinit Tracee table[kMostTracees];
 constinit std::atomic<int> overflown{0};  // the process that had too many
 constinit std::atomic<int> last_owner{0};
+constinit std::atomic<uint32_t> begun_so_far{0};
 constinit std::atomic<int> last_seizer{0};  // or it may have seized one
 
 Tracee* find(int tid, int tracer, int owner) {
@@ -110,6 +111,13 @@ void note_children(int process, int thread, Origin origin) {
   }
 }
 
+// By the program.
+Tracee* begin(int tid, int tracer, int owner, Origin origin) {
+  Tracee* const t = add(tid, tracer, owner, origin);
+  if (t != nullptr) begun_so_far.fetch_add(1, std::memory_order_relaxed);
+  return t;
+}
+
 bool resumes(long request) {
   return request == PTRACE_CONT || request == PTRACE_SYSCALL || request == PTRACE_SINGLESTEP ||
          request == PTRACE_SYSEMU || request == PTRACE_SYSEMU_SINGLESTEP || request == PTRACE_LISTEN ||
@@ -134,11 +142,18 @@ std::span<Tracee> tracees() {
   // The table is not touched where nobody traces.
   return last_owner.load(std::memory_order_relaxed) != 0 ? std::span<Tracee>(table) : std::span<Tracee>();
 }
+uint32_t begun() { return begun_so_far.load(std::memory_order_relaxed); }
 bool has_overflown() { return overflown.load(std::memory_order_relaxed) == sys::getpid(); }
 
 void note_found(int tid) {
   const int tracer = static_cast<int>(sys::gettid()), owner = sys::getpid();
   if (find(tid, tracer, owner) == nullptr) add(tid, tracer, owner, origin_of(tid, tracer, owner));
+}
+
+void note_children_of(int tid) {
+  const Tracee* const t = find(tid, static_cast<int>(sys::gettid()), sys::getpid());
+  if (t != nullptr)
+    note_children(static_cast<int>(ProcText(tid, 0, "/status").number("\nTgid:\t", 10)), tid, like(*t));
 }
 
 void note_inherited() { note_children(sys::getpid(), static_cast<int>(sys::gettid()), kInherited); }
@@ -159,12 +174,12 @@ void note_before(long request, int tid, uint64_t data) {
   }
   if (attaches(request)) {
     // One that is known is attached already, or of a thread that is gone.
-    if (t != nullptr || (t = add(tid, tracer, owner, {})) == nullptr) return;
+    if (t != nullptr || (t = begin(tid, tracer, owner, {})) == nullptr) return;
     note_attached(*t, request, data);
     t->is_new = true;
     return;
   }
-  if (t == nullptr) t = add(tid, tracer, owner, origin_of(tid, tracer, owner));
+  if (t == nullptr) t = begin(tid, tracer, owner, origin_of(tid, tracer, owner));
   if (t == nullptr) return;
   if (request == PTRACE_SETOPTIONS) {
     t->options_before = t->options;
@@ -201,12 +216,12 @@ void note_after(long request, int tid, uint64_t data, bool done) {
   }
   if (attaches(request)) {
     if (t != nullptr) t->tid.store(0, std::memory_order_release);
-    t = add(tid, tracer, owner, {});
+    t = begin(tid, tracer, owner, {});
     if (t == nullptr) return;
     note_attached(*t, request, data);
     return;
   }
-  if (t == nullptr) add(tid, tracer, owner, origin_of(tid, tracer, owner));
+  if (t == nullptr) begin(tid, tracer, owner, origin_of(tid, tracer, owner));
 }
 
 }  // namespace ckpt::tracing

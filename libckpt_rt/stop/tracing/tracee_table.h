@@ -44,6 +44,7 @@ struct Tracee {
   int stop_came = 0;          // SIGSTOP, or the signal of a stop of its group, which came meanwhile
   bool stopped_late = false;  // SIGSTOP came while all stood: what an image has does not count
   bool attaches = false;      // at a restart: until the stop of the attach is over
+  uint32_t below = 0;         // bytes that are kept of what lies below its stack (below_stack.h)
   int marker = 0;             // the signal by which it stopped at the handler's end
   siginfo_t info{};           // of the stop
   uint64_t mask = 0;          // the program's, when it was given a signal of ours
@@ -60,12 +61,16 @@ void note_before(long request, int tid, uint64_t data);
 void note_after(long request, int tid, uint64_t data, bool done);
 // By the tracing thread: one that the kernel attached by itself, and of which the program knows nothing yet.
 void note_found(int tid);
+// Children of its process's thread `tid`, which the kernel has attached as well.
+void note_children_of(int tid);
 // When the library starts: those that this process traced when it ran another program (exec).
 void note_inherited();
 // By a tracing thread of the program, behind a wait(2) that has told it of this stop of `tid`: is it for a
 // signal of ours, or a marker? Then the tracee has gone on with it, as its tracer had let it go on, or is
 // held where it was, and the program is told nothing.
 bool pass_on(int tid, int signal);
+// How often a thread of the program has begun to trace one.
+uint32_t begun();
 // More were traced than the table has places for.
 bool has_overflown();
 
