@@ -11,7 +11,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from job_tree import CKPT, RESTART, Tree, adopt_orphans, environment, root_of, state_of, wait_for  # noqa: E402
+from job_tree import CKPT, PATIENCE, RESTART, Tree, adopt_orphans, environment, root_of, state_of, wait_for  # noqa: E402
 
 adopt_orphans()
 TRACER = os.path.join(os.environ["CKPT_BUILD"], "tests", "jobs", "jobs_odd_tracer")
@@ -52,7 +52,7 @@ class Odd(unittest.TestCase):
 
     def refused(self, kind, why, said="same 7\n"):
         tree = self.begin(kind)
-        done = subprocess.run([CKPT, "now", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([CKPT, "now", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
         self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
         self.assertIn(why, done.stderr)
         self.finish(tree, said)
@@ -97,23 +97,23 @@ class Odd(unittest.TestCase):
         self.assertEqual(tree.finish(), (0, b"no signal\n"))
 
     def only(self, tree):
-        done = subprocess.run([CKPT, "now", "--only", str(self.tracee(tree))], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([CKPT, "now", "--only", str(self.tracee(tree))], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return os.path.join(tree.images, max(n for n in os.listdir(tree.images) if n.endswith(".ckpt")))
 
     def test_an_image_of_one_says_what_it_lacks(self):
         tree = self.begin("plain")
-        done = subprocess.run([CKPT, "now", "--only", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([CKPT, "now", "--only", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         image = os.path.join(tree.images, max(n for n in os.listdir(tree.images) if n.endswith(".ckpt")))
-        shown = subprocess.run([CKPT, "show", image], env=environment(), capture_output=True, text=True, timeout=60, check=True).stdout
+        shown = subprocess.run([CKPT, "show", image], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
         self.assertIn(f"traces process {self.tracee(tree)}", " ".join(shown.split()))
         self.finish(tree, "same 7\n")
 
     def test_going_back_is_refused(self):
         tree = self.begin("plain")
         tree.checkpoint(tree.child.pid)
-        done = subprocess.run([CKPT, "back", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([CKPT, "back", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         self.assertIn("ptrace", done.stdout + done.stderr)
         self.finish(tree, "same 7\n")
@@ -148,7 +148,7 @@ class Odd(unittest.TestCase):
         tree.start([RESTART, image], True)
         self.assertEqual(tree.finish()[0], 7, tree.said())
         self.touch(tree, "end")
-        self.assertEqual(tracer.wait(60), 0)
+        self.assertEqual(tracer.wait(PATIENCE), 0)
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ int main(int argc, char** argv) {
   if (is("stop_untold")) {
     // It takes signals.
     kill(pid, SIGUSR1);
-    for (int i = 0; i < 2000 && waitpid(pid, &status, WNOHANG | __WALL) == 0; i++) usleep(5000);
+    status = wait_for(pid);
     if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGUSR1) printf("then %x\n", status), bad = 1;
     kill(pid, SIGKILL);
   }

@@ -5,34 +5,38 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from job_tree import Tree, adopt_orphans, root_of, wait_for  # noqa: E402
+from job_tree import Tree, adopt_orphans, descendants, name_of, root_of, wait_for  # noqa: E402
 
 adopt_orphans()
 STRACE = shutil.which("strace")
-LONGER = "15"  # seconds: than checkpoints and restarts, also where others have the processors
+LONGER = "100000"  # seconds: than any test
 
 PROGRAM = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+static void handler(int s) { (void)s; }
 static void meet(void) { close(open("ready", O_CREAT | O_WRONLY, 0600)); }
 int main(int argc, char** argv) {
   int fds[2], from;
   char c;
   if (argv[1][0] == 'n') {  // sleeps, through libc
     struct timespec t = {atoi(argv[2]), 0};
+    signal(SIGUSR1, handler);
     meet();
     nanosleep(&t, 0);
   } else if (argv[1][0] == 'r') {  // reads, from who was told
@@ -45,13 +49,14 @@ int main(int argc, char** argv) {
     while (access("go", F_OK)) syscall(SYS_getppid);
   } else {  // waits for a child that reads
     pipe(fds);
+    if (mkfifo("fifo", 0600)) return 1;
+    struct pollfd p = {open("fifo", O_RDWR), POLLIN, 0};
     if (fork() == 0) {
       close(fds[1]);
       poll(0, 0, 1);
       _exit(read(fds[0], &c, 1));
     }
     meet();
-    struct pollfd p = {-1, 0, 0};
     poll(&p, 1, atoi(argv[2]) * 1000);
     write(fds[1], "x", 1);
     wait(0);
@@ -98,7 +103,6 @@ class Strace(unittest.TestCase):
             job = back.checkpoint(pid)
             back.kill()
             pid = root_of(back.restart(job))
-        # All three go on side by side, as their programs sleep.
         plain, saved = self.begin(*arguments), self.begin(*arguments)
         for _ in range(checkpoints):
             saved.checkpoint(saved.child.pid)
@@ -108,17 +112,30 @@ class Strace(unittest.TestCase):
         self.assertEqual(self.finish(saved, end), plain)
         self.assertEqual(self.finish(back, end), plain)
 
+    @staticmethod
+    def wake(tree):
+        """By a signal, when it sleeps: nanosleep, clock_nanosleep, restart_syscall."""
+        def call_of(pid):
+            with open(f"/proc/{pid}/syscall", encoding="ascii") as f:
+                return f.read().split()[0]
+
+        program, = [p for p in descendants(os.getpid()) if name_of(p) == "program" and os.readlink(f"/proc/{p}/cwd") == tree.work]
+        wait_for(lambda: call_of(program) in ("35", "230", "219"), "the program to sleep")
+        os.kill(program, signal.SIGUSR1)
+
+    @staticmethod
+    def feed(tree):
+        with open(os.path.join(tree.work, "fifo"), "wb", buffering=0) as f:
+            f.write(b"abc")
+
     def test_sleeps(self):
-        self.check("n", LONGER)
+        self.check("n", LONGER, end=self.wake)
 
     def test_reads(self):
-        def feed(tree):
-            with open(os.path.join(tree.work, "fifo"), "wb", buffering=0) as f:
-                f.write(b"abc")
-        self.check("r", end=feed)
+        self.check("r", end=self.feed)
 
     def test_waits_for_a_child(self):
-        self.check("w", LONGER)
+        self.check("w", LONGER, end=self.feed)
 
     def test_is_busy(self):
         self.check("b", end=self.touch)

@@ -4,15 +4,13 @@ siginfo, signal mask and wait statuses as they were; gdb goes on at its breakpoi
   tracing.py [Tracing.test_held ...]
 """
 import os
-import re
-import shutil
 import subprocess
 import sys
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from job_tree import CKPT, NOBODY, Tree, adopt_orphans, environment, root_of, wait_for  # noqa: E402
+from job_tree import CKPT, NOBODY, PATIENCE, Tree, adopt_orphans, environment, root_of, wait_for  # noqa: E402
 
 adopt_orphans()
 TRACER = os.path.join(os.environ["CKPT_BUILD"], "tests", "jobs", "jobs_tracer")
@@ -87,7 +85,7 @@ class Tracing(unittest.TestCase):
 
     def test_stop_of_an_event_is_refused(self):
         tree = self.begin("fork")
-        done = subprocess.run([CKPT, "now", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([CKPT, "now", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
         self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
         self.assertIn("event", done.stderr)
         self.assertIn("traces", done.stderr)

@@ -10,7 +10,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from job_tree import CKPT, SIGNAL, Tree, adopt_orphans, environment, root_of, wait_for  # noqa: E402
+from job_tree import CKPT, PATIENCE, SIGNAL, Tree, adopt_orphans, environment, root_of, wait_for  # noqa: E402
 
 adopt_orphans()
 TRACER = os.path.join(os.environ["CKPT_BUILD"], "tests", "jobs", "jobs_wishes_tracer")
@@ -34,7 +34,7 @@ class Wishes(unittest.TestCase):
             return f.read()
 
     def now(self, tree):
-        return subprocess.run([CKPT, "now", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([CKPT, "now", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     def finish(self, tree, said, got=None):
         open(os.path.join(tree.work, "go"), "wb").close()
@@ -67,7 +67,7 @@ class Wishes(unittest.TestCase):
         tree = self.begin(kind)
         os.environ.pop("JOB_TREE_SETTINGS")
         self.now(tree)
-        tree.child.wait(60)
+        tree.child.wait(PATIENCE)
         wait_for(lambda: os.path.exists(os.path.join(tree.work, "got")), f"the tracee to go on ({point})")
         return self.read(tree, "got")
 
@@ -112,7 +112,7 @@ class Wishes(unittest.TestCase):
             # It is held in a stop, and takes the request when it goes on.
             wait_for(lambda: pending_of(tracee) >> (SIGNAL - 1) & 1, "the request to be there")
             self.finish(tree, "fork told, 700\n")
-            asks.wait(60)
+            asks.wait(PATIENCE)
 
 
 if __name__ == "__main__":
