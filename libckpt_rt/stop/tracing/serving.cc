@@ -116,8 +116,11 @@ void begin_own(Tracee& t, int leader) {
                   "has options (PTRACE_SETOPTIONS), and was attached, in a way that is not known: its tracer "
                   "has executed another program since, or has let go of the thread that made it");
   look(t);
-  if (t.state == State::kRunning && t.resumed_by == PTRACE_LISTEN)
-    refuse(t, "is in the stop of its group (SIGSTOP, a terminal's stop)");
+  if (t.state != State::kRunning) return;
+  if (t.resumed_by == PTRACE_LISTEN)
+    return refuse(t, "is in the stop of its group (SIGSTOP, a terminal's stop)");
+  if (status.state() == 'S' && (status.number("\nSigBlk:\t", 16) & trace::bit_of(signal_of(t))) != 0)
+    refuse(t, "blocks the checkpoint's signal, as libc's thread for timers does (SIGEV_THREAD)");
 }
 
 // Have all that are to stand been given their signal?

@@ -12,7 +12,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from job_tree import Tree, adopt_orphans, descendants, name_of, root_of, wait_for  # noqa: E402
+from job_tree import CKPT, PATIENCE, Tree, adopt_orphans, descendants, environment, name_of, root_of, state_of, wait_for  # noqa: E402
 
 adopt_orphans()
 STRACE = shutil.which("strace")
@@ -44,6 +44,12 @@ int main(int argc, char** argv) {
     meet();
     from = open("fifo", O_RDONLY);
     while (read(from, &c, 1) == 1) syscall(SYS_getppid);
+  } else if (argv[1][0] == 't') {  // has a thread of libc's for timers
+    struct sigevent e = {.sigev_notify = SIGEV_THREAD};
+    timer_t timer;
+    if (timer_create(CLOCK_MONOTONIC, &e, &timer)) return 1;
+    meet();
+    while (access("go", F_OK)) poll(0, 0, 1);
   } else if (argv[1][0] == 'b') {  // is busy
     meet();
     while (access("go", F_OK)) syscall(SYS_getppid);
@@ -139,6 +145,21 @@ class Strace(unittest.TestCase):
 
     def test_is_busy(self):
         self.check("b", end=self.touch)
+
+    def test_a_thread_that_blocks_the_signal_for_ever_is_refused(self):
+        tree = self.begin("t")
+        program, = [p for p in descendants(os.getpid()) if name_of(p) == "program" and os.readlink(f"/proc/{p}/cwd") == tree.work]
+
+        def waits(tid):
+            with open(f"/proc/{program}/task/{tid}/syscall", encoding="ascii") as f:
+                return f.read().startswith("128 ") and state_of(tid) == "S"  # rt_sigtimedwait
+
+        wait_for(lambda: any(waits(int(tid)) for tid in os.listdir(f"/proc/{program}/task")), "libc's thread to wait for its timers")
+        done = subprocess.run([CKPT, "now", str(tree.child.pid)], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
+        self.assertIn("SIGEV_THREAD", done.stderr)
+        self.touch(tree)
+        self.assertEqual(tree.finish()[0], 5)
 
 
 if __name__ == "__main__":
