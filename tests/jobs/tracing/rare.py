@@ -111,7 +111,7 @@ class Rare(unittest.TestCase):
         """Those that its process had meanwhile are taken when it has its tracer again, which holds it where it was."""
         tree = self.begin("held")
         # A request makes another image, and the oldest goes.
-        job = shutil.copytree(tree.checkpoint(tree.child.pid), os.path.join(tree.directory, "kept.job"))
+        job = shutil.copytree(tree.checkpoint(tree.child.pid), os.path.join(tree.directory, "kept.job"), symlinks=True)
         end, sent = threading.Event(), []
 
         def ask():
