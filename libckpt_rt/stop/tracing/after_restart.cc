@@ -58,13 +58,14 @@ void give_up(Tracee& t, int error, const char* what, int64_t until) {
 }
 
 // The kernel stops it by SIGSTOP for an attach: the first stop, as all others are blocked. Another thread of
-// the program may take what wait(2) tells of it (is_of_service).
+// the program may take what wait(2) tells of it (is_of_service). Of a tracee wait(2) tells stops too where
+// only ends are asked for: one that stops between the two calls below has not ended.
 bool await_attach_stop(int tid, int64_t until) {
   while (now_ns() < until) {
     siginfo_t info{}, event{};
     if (trace::call(PTRACE_GETSIGINFO, tid, 0, reinterpret_cast<uint64_t>(&info)) == 0) return true;
     const long r = sys::call(__NR_waitid, P_PID, tid, &event, WEXITED | WNOWAIT | WNOHANG | __WALL, 0L);
-    if (r == -ECHILD || (r == 0 && event.si_pid == tid)) return false;
+    if (r == -ECHILD || (r == 0 && event.si_pid == tid && is_end(event.si_code))) return false;
     nap(kNapNs);
   }
   return false;

@@ -15,7 +15,8 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
-from job_tree import CKPT, PATIENCE, SIGNAL, Tree, adopt_orphans, environment, root_of, state_of, wait_for  # noqa: E402
+from job_tree import (CKPT, PATIENCE, RESTART, SIGNAL, Tree, adopt_orphans, descendants, environment, name_of, root_of, state_of,  # noqa: E402
+                      wait_for)
 
 adopt_orphans()
 TRACER = os.path.join(os.environ["CKPT_BUILD"], "tests", "jobs", "jobs_rare_tracer")
@@ -146,6 +147,26 @@ class Rare(unittest.TestCase):
             thread.join()
         self.assertNotEqual(sent, [])
         self.finish(tree, "57f, 0, 700\n")
+
+    @unittest.skipUnless(shutil.which("strace"), "needs strace")
+    def test_a_tracee_stops_between_two_looks_of_the_tracer_that_attaches(self):
+        """It has not ended then, and is held where it was: the second look, by waitid(2), is made when it has stopped."""
+        tree = self.begin("held")
+        job = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        os.environ["JOB_TREE_SETTINGS"] = "CKPT_TEST_POINT=restart.ready=wait"
+        tree.start([RESTART, job], True)
+        os.environ.pop("JOB_TREE_SETTINGS")
+        mark = os.path.join(tree.work, f"{tree.child.pid:010}.waits")
+        wait_for(lambda: os.path.exists(mark), "the processes to be ready")
+        root, = [p for p in descendants(tree.child.pid) if name_of(p) == "jobs_rare_trace" and name_of(status_of(p, "PPid")) != "jobs_rare_trace"]
+        # The first call of ptrace(2) attaches. The second is told that the tracee runs, as it is where that needs a moment to stop.
+        looks = ["strace", "-o", "/dev/null", "-e", "trace=ptrace,waitid", "-e", "inject=ptrace:error=ESRCH:when=2", "-e",
+                 "inject=waitid:delay_enter=200000:when=1", "-p", str(root)]
+        with subprocess.Popen(looks, stderr=subprocess.DEVNULL) as strace:
+            wait_for(lambda: status_of(root, "TracerPid") == strace.pid, "strace to attach")
+            os.unlink(mark)
+            self.finish(tree, "57f, 0, 700\n")
 
     def test_signals_with_a_word_are_forbidden(self):
         self.both("filter", "57f, 0, 700\n")
