@@ -35,6 +35,7 @@ bool each_run(const Segment& s, Use&& use) {
 
 bool Copier::read_runs(Segment& s, std::byte* to) {
   if (is_of_job(s)) {
+    if (s.present == 0) return true;  // another member saves it
     const AddrRange window = table_.window(s);
     return shared_->read(to + (window.start - s.base), window);
   }

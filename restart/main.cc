@@ -356,6 +356,7 @@ int restart(RestartOptions options, char** argv) {
   }
   auto plan = open_plan(*path);
   if (!plan.ok()) return finish_with_error(options, plan.error());
+  if (auto r = check_is_whole(*plan); !r.ok()) return finish_with_error(options, r.error());
   plan->notes.insert(plan->notes.begin(), passed_over.begin(), passed_over.end());
   if (*path == "-") {
     if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());

@@ -282,6 +282,7 @@ class MemoryComparison {
     }
     if (n != nullptr && same_object(*i, *n, start)) {
       if (i->record.prot != n->record.prot) add(protect_, BackMemory::kProtect, start, end, i->record.prot);
+      if ((i->record.flags & kMapElsewhere) != 0) return {};  // its saver puts it back
       make_writable(*i, start, end);
       const uint32_t either = i->record.prot | n->record.prot;
       const bool kernel_made = kind_of(*i) == MappingKind::kDevice || kind_of(*i) == MappingKind::kFileShared;

@@ -167,7 +167,8 @@ class Comparer {
       }
       describe_change(*x, *y, &d.what);
       AddrRange both{{std::max(x->record.start, y->record.start)}, {std::min(x->record.end, y->record.end)}};
-      if (!both.empty()) {
+      // Of what another member has saved only its own image tells.
+      if (!both.empty() && ((x->record.flags | y->record.flags) & kMapElsewhere) == 0) {
         d.pages = both.size() / kPageSize;
         bool from_file = is_file(*x) || is_file(*y);
         auto pages = different_pages(both, from_file);
@@ -195,7 +196,7 @@ class Comparer {
                                   protection_text(s.prot, false).substr(0, 3)));
     if (r.kind != s.kind || x.path != y.path || r.object != s.object) what->push_back("another object");
     if (r.file_offset != s.file_offset) what->push_back("offset");
-    if (r.flags != s.flags) what->push_back("flags");
+    if (((r.flags ^ s.flags) & ~uint32_t{kMapElsewhere}) != 0) what->push_back("flags");
     if (is_file(x) && is_file(y) && x.path == y.path &&
         (r.device != s.device || r.inode != s.inode || r.file_hash != s.file_hash ||
          r.file_mtime_ns != s.file_mtime_ns ||

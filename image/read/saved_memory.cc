@@ -73,8 +73,10 @@ void add_missing(std::vector<SavedMemory::Contents>& have, const SavedMemory::Co
   auto take = [&](Addr to) {
     if (to <= at) return;
     uint64_t into = at - fresh.range.start;
-    missing.push_back(
-        {{at, to}, fresh.from + into, fresh.bytes.empty() ? Blob{} : fresh.bytes.subspan(into, to - at)});
+    missing.push_back({{at, to},
+                       fresh.from + into,
+                       fresh.bytes.empty() ? Blob{} : fresh.bytes.subspan(into, to - at),
+                       fresh.saver});
   };
   for (const auto& c : have) {
     if (c.range.end <= at) continue;
@@ -100,16 +102,22 @@ std::vector<SavedMemory::Contents> SavedMemory::contents_of(const ParsedMapping&
   uint64_t object = (r.flags & kMapPrivate) == 0 || is_view ? r.object : 0;
   if (object == 0) return all;
   uint64_t first = r.file_offset, last = first + (r.end - r.start);  // bytes of the object
-  for (const ParsedMapping& m : image_.meta().mappings) {
-    if (&m == &mapping || m.record.object != object || (m.record.flags & kMapPrivate) != 0) continue;
-    uint64_t begin = std::max(first, m.record.file_offset);
-    uint64_t end = std::min(last, m.record.file_offset + (m.record.end - m.record.start));
-    if (begin >= end) continue;
-    Addr there{m.record.start + (begin - m.record.file_offset)};
-    for (const AddrRange& run : stored_in({there, there + (end - begin)})) {
-      Addr here{r.start + (begin - first) + (run.start - there)};
-      add_missing(all, {{here, here + run.size()}, run.start, {}});
+  const auto add_of = [&](const SavedMemory& memory, SavedMemory* saver) {
+    for (const ParsedMapping& m : memory.image_.meta().mappings) {
+      if (&m == &mapping || m.record.object != object || (m.record.flags & kMapPrivate) != 0) continue;
+      uint64_t begin = std::max(first, m.record.file_offset);
+      uint64_t end = std::min(last, m.record.file_offset + (m.record.end - m.record.start));
+      if (begin >= end) continue;
+      Addr there{m.record.start + (begin - m.record.file_offset)};
+      for (const AddrRange& run : memory.stored_in({there, there + (end - begin)})) {
+        Addr here{r.start + (begin - first) + (run.start - there)};
+        add_missing(all, {{here, here + run.size()}, run.start, {}, saver});
+      }
     }
+  };
+  add_of(*this, nullptr);
+  if ((r.flags & kMapElsewhere) != 0) {
+    for (SavedMemory* member : members_) add_of(*member, member);
   }
   for (const ParsedFileContent& c : image_.meta().contents) {
     if ((c.record.open_file != 0 && !is_view) || c.record.object != object) continue;

@@ -33,9 +33,12 @@ class SavedMemory {
   struct Contents {
     AddrRange range;
     Addr from;
-    Blob bytes;  // empty: memory
+    Blob bytes;                    // empty: memory
+    SavedMemory* saver = nullptr;  // in whose image it is; nullptr: in this one
   };
   std::vector<Contents> contents_of(const ParsedMapping& mapping) const;
+  // Another member of the same job, which may have memory that is kMapElsewhere here. It must outlive this.
+  void add_member(SavedMemory& other) { members_.push_back(&other); }
 
  private:
   struct Unpacked {
@@ -45,6 +48,7 @@ class SavedMemory {
   Result<const std::byte*> unpack(const MemoryPiece& piece);
 
   const ImageChain& image_;
+  std::vector<SavedMemory*> members_;
   std::list<Unpacked> recent_;  // newest first, a few
 };
 

@@ -121,7 +121,7 @@ class MemberSession final : public Session {
       release_if_late();
     Message message;
     CKPT_TRY(expect(Step::kStop, until, message));
-    return message.payload.empty() ? Result<void>() : join_ledger(message.payload);
+    return take_order(message.payload);
   }
 
   Result<void> standing() override {
@@ -250,6 +250,18 @@ class MemberSession final : public Session {
   }
 
   Result<void> say(Step step) { return send_message(socket_, step) ? Result<void>() : lost_coordinator(); }
+
+  // The payload stays in the arena.
+  Result<void> take_order(std::span<const std::byte> payload) {
+    StopOrder order{};
+    if (payload.size() < sizeof(order)) return lost_coordinator();
+    std::memcpy(&order, payload.data(), sizeof(order));
+    payload = payload.subspan(sizeof(order));
+    if (payload.size() / sizeof(SharedSaver) < order.savers) return lost_coordinator();
+    savers = {reinterpret_cast<const SharedSaver*>(payload.data()), order.savers};
+    payload = payload.subspan(savers.size_bytes());
+    return order.has_ledger == 0 ? Result<void>() : join_ledger(payload);
+  }
 
   Result<void> join_ledger(std::span<const std::byte> payload) {
     LedgerSize size{};

@@ -17,8 +17,9 @@
 //   kHold            -->               creation of processes waits from here to kGo
 //                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold) Held, then a
 //                                      SharedOffer for each mapping of shared anonymous memory
-//   kStop            -->               LedgerSize, then LedgerObject for each object that all protect; then a byte with
-//                                      the ledger's descriptor. Nothing: shared memory is copied in the stop
+//   kStop            -->               StopOrder, then SharedSaver for each object that one member saves for all; with a ledger
+//                                      LedgerSize, LedgerObject for each object that all protect, and then a byte with the
+//                                      ledger's descriptor. Without one shared memory is copied in the stop
 //                    <--   kStanding   all its threads stand
 //   kSample          -->               all threads of all members stand; int32_t: the signal that has stopped the
 //                                      member, or 0
@@ -111,6 +112,19 @@ struct SharedOffer {
   uint64_t device, inode;
   uint64_t start, length, offset;
   uint32_t is_protected;  // 1: all of it, and this is the member's only mapping of it
+  uint32_t can_save;      // 1: all of it will be in the member's image, unless another saves it
+};
+
+struct StopOrder {
+  uint32_t savers;      // SharedSaver that follow
+  uint32_t has_ledger;  // 1: it follows
+};
+
+// The member in whose image the bytes of an object are for all: offset to offset + length of it.
+struct SharedSaver {
+  uint64_t device, inode;
+  uint64_t offset, length;
+  int32_t pid;
   uint32_t reserved;
 };
 

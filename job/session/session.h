@@ -90,6 +90,7 @@ class Session {
   bool can_share = false;
   std::span<const SharedOffer> offers;
   SharedLedger ledger;
+  std::span<const SharedSaver> savers;  // from prepared() on
 
  protected:
   ~Session() = default;

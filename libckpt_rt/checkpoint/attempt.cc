@@ -22,6 +22,7 @@
 #include "libckpt_rt/checkpoint/stages/back_end.h"
 #include "libckpt_rt/checkpoint/stages/files/file_saver.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
+#include "libckpt_rt/checkpoint/stages/memory/shared_of_job.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/waits_for_child.h"
 #include "libckpt_rt/checkpoint/stages/what_is_lost.h"
@@ -168,6 +169,8 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
 Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(prepare(attempt, back_end));
+  if (job::session() != nullptr && !job::session()->can_share)
+    CKPT_TRY(offer_shared_memory(attempt.capture.map_before.mappings(), false, attempt.space.arena()));
   CKPT_TRY(job::prepared(attempt.capture.descriptors));
   CKPT_TRY(attempt.stop.stop(back_end));
   points::at("stop.standing");
@@ -178,6 +181,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
     attempt.outcome.spoiled = true;
   if (!looked.ok()) return looked.error();
   if (attempt.in_force.files) attempt.file_saver.save_new(attempt.capture.descriptors.entries());
+  CKPT_TRY(leave_to_savers(attempt.capture.map.mappings()));
   points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
   points::at("stop.captured");

@@ -79,6 +79,38 @@ Result<void> check_member(const Manifest& manifest, const ManifestMember& m, con
   return {};
 }
 
+// Memory that several processes share is in the image of one of them (docs/shared_memory.md).
+Result<void> check_savers(const JobPlan& job) {
+  const auto saves = [&job](const ParsedMapping& wanted) {
+    const MappingRecord& w = wanted.record;
+    for (const auto& [object, pid] : job.manifest.owners) {
+      if (object != w.object) continue;
+      for (size_t i = 0; i < job.plans.size(); ++i) {
+        if (job.plans[i] == nullptr || job.manifest.members[i].pid != pid) continue;
+        for (const ParsedMapping& m : job.plans[i]->image->meta().mappings) {
+          const MappingRecord& r = m.record;
+          if (r.object == object && (r.flags & kMapElsewhere) == 0 && r.file_offset <= w.file_offset &&
+              w.file_offset - r.file_offset + (w.end - w.start) <= r.end - r.start)
+            return true;
+        }
+      }
+    }
+    return false;
+  };
+  for (size_t i = 0; i < job.plans.size(); ++i) {
+    if (job.plans[i] == nullptr) continue;
+    for (const ParsedMapping& m : job.plans[i]->image->meta().mappings) {
+      if ((m.record.flags & kMapElsewhere) == 0 || saves(m)) continue;
+      return make_error(ExitCode::kImageDamaged, 0,
+                        "{}: memory at {:x}-{:x}, which process {} shares with others, is in no image of "
+                        "this job; images of different checkpoints are mixed",
+                        path_in(job.directory, job.manifest.members[i].image), m.record.start, m.record.end,
+                        job.manifest.members[i].pid);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 const RestartPlan& JobPlan::root() const {
@@ -152,6 +184,7 @@ Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool t
     job.plans.back() = std::make_unique<RestartPlan>(std::move(*plan));
   }
   job.manifest = std::move(manifest);
+  CKPT_TRY(check_savers(job));
   for (const ManifestLeftOut& l : job.manifest.left_out) {
     // A plug-in that saves it says so itself when it cannot bring it back (docs/plugins.md).
     if (l.reason.starts_with("saved by ")) continue;

@@ -105,6 +105,18 @@ std::string saved_files_of(const ImageChain& image, const std::string& image_dir
   return name.text[0] == '\0' ? "" : image_directory + "/" + name.text;
 }
 
+Result<void> check_is_whole(const RestartPlan& plan) {
+  for (const ParsedMapping& m : plan.image->meta().mappings) {
+    if ((m.record.flags & kMapElsewhere) == 0) continue;
+    return make_error(
+        ExitCode::kUnsupported, 0,
+        "{} is of a member of a job, and memory at {:x}-{:x}, which it shares with others, is in "
+        "another member's image: restart the job ({})",
+        plan.image->path(), m.record.start, m.record.end, plan.image_directory);
+  }
+  return {};
+}
+
 void add_changing_files(const RestartPlan& plan, WrittenFiles& files) {
   add_written_files(plan.image->meta(), files);
   add_files_put_back(plan.image->meta(), options_of_check(plan), files);

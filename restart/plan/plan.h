@@ -44,6 +44,9 @@ enum class Loading { kAuto, kEager, kLazy, kNone };
 // Adds those of this process that need not be as they were (WrittenFiles).
 void add_changing_files(const RestartPlan& plan, WrittenFiles& files);
 
+// Of an image that is restarted by itself: a member of a job may have left shared memory to another's image.
+Result<void> check_is_whole(const RestartPlan& plan);
+
 // The machine, the files, and the checksums of what others than the program will see; those of the rest are
 // compared while it is loaded. kAuto: lazily where that is allowed and worth it. kLazy: where it is allowed,
 // else a note. kNone: it is not loaded, and all is checked here.

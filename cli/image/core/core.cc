@@ -1,7 +1,10 @@
 // ckpt core: an image as an ELF core file.
 #include <signal.h>
 
+#include <filesystem>
+#include <list>
 #include <memory>
+#include <set>
 
 #include "cli/image/commands.h"
 #include "cli/image/core/elf_core.h"
@@ -11,6 +14,7 @@
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
+#include "image/read/manifest.h"
 #include "image/read/sources/image_catalog.h"
 
 namespace ckpt::cli {
@@ -19,6 +23,39 @@ namespace {
 
 struct CoreOptions {
   std::string image, output;
+};
+
+// Shared memory of a job is in the image of one of its processes (docs/shared_memory.md).
+class Savers {
+ public:
+  Result<void> open(const std::string& path, const ImageChain& image) {
+    const auto& mappings = image.meta().mappings;
+    std::set<uint64_t> wanted;
+    for (const ParsedMapping& m : mappings) {
+      if ((m.record.flags & kMapElsewhere) != 0) wanted.insert(m.record.object);
+    }
+    if (wanted.empty()) return {};
+    const std::string directory = std::filesystem::path(path).parent_path();
+    auto manifest = read_manifest(directory.empty() ? "." : directory);
+    if (!manifest.ok()) return manifest.error();
+    std::set<int> pids;
+    for (const auto& [object, pid] : manifest->owners) {
+      if (wanted.count(object) != 0) pids.insert(pid);
+    }
+    for (const int pid : pids) {
+      auto saver = ImageChain::open(std::filesystem::path(directory) / manifest->member(pid)->image);
+      if (!saver.ok()) return saver.error();
+      memories_.emplace_back(images_.emplace_back(std::move(*saver)));
+    }
+    return {};
+  }
+  void add_to(SavedMemory& memory) {
+    for (SavedMemory& m : memories_) memory.add_member(m);
+  }
+
+ private:
+  std::list<ImageChain> images_;
+  std::list<SavedMemory> memories_;
 };
 
 Result<void> core(CoreOptions& o) {
@@ -31,7 +68,10 @@ Result<void> core(CoreOptions& o) {
   if (output.empty())
     output = fmt::format("core.{}.{}", image->meta().process.record.pid, image->brief().sequence);
   signal(SIGXFSZ, SIG_IGN);  // an error like any other
+  Savers savers;
+  CKPT_TRY(savers.open(*path, *image));
   SavedMemory memory(*image);
+  savers.add_to(memory);
   Progress progress(fmt::format("writing {}", brief(output)));
   auto size = write_core(*image, memory, output,
                          [&](uint64_t done, uint64_t total) { progress.update(done, total); });

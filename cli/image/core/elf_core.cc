@@ -217,7 +217,8 @@ class CoreWriter {
     buffer_.resize(kCopyBytes);
     for (uint64_t at = 0; at < c.range.size();) {
       size_t n = std::min<uint64_t>(kCopyBytes, c.range.size() - at);
-      CKPT_TRY(memory_.read(c.from + at, std::span(buffer_).first(n)));
+      SavedMemory& memory = c.saver != nullptr ? *c.saver : memory_;
+      CKPT_TRY(memory.read(c.from + at, std::span(buffer_).first(n)));
       CKPT_TRY(file.write(offset + at, buffer_.data(), n));
       at += n;
       done_ += n;

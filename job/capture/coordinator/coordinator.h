@@ -150,6 +150,8 @@ class Coordinator final : public Session {
   Result<void> await_short_lived(ArenaVector<Listed>& now);
   Result<void> tell_all(Step step);
   Result<bool> list_shared(ArenaVector<LedgerObject>& objects, LedgerSize& size);
+  Result<void> choose_savers();
+  bool send_order(Member& m, const LedgerSize& size, std::span<const LedgerObject> objects, int ledger);
   Result<void> share_memory();
   void abort_all();
   Result<char> ask_hosts(const char* step, int64_t patience_ns);
@@ -209,6 +211,7 @@ class Coordinator final : public Session {
   Listed self_{};
   ArenaVector<MemberFiles> member_files_;
   ArenaVector<SharedUse> shared_;
+  ArenaVector<SharedSaver> savers_{arena_};
 };
 
 }  // namespace ckpt::job

@@ -135,17 +135,10 @@ Result<void> Coordinator::commit() {
   for (const ManifestEntry& m : list) {
     if (m.listed.look.pid == own_job.identity.root) comm = m.listed.look.name;
   }
-  const ManifestSources sources{&own_job.identity,
-                                comm,
-                                place.sequence,
-                                realtime_ns_,
-                                monotonic_ns_,
-                                boottime_ns_,
-                                report_.pause_ns,
-                                list.span(),
-                                shared_.span(),
-                                member_files_.span(),
-                                over_hosts ? &options_.part : nullptr};
+  const ManifestSources sources{&own_job.identity,    comm,           place.sequence,
+                                realtime_ns_,         monotonic_ns_,  boottime_ns_,
+                                report_.pause_ns,     list.span(),    shared_.span(),
+                                member_files_.span(), savers_.span(), over_hosts ? &options_.part : nullptr};
   if (key != nullptr) wipe(key, sizeof(*key));
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
   points::at("coordinator.manifest");

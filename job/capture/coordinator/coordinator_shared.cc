@@ -4,9 +4,11 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/clock.h"
 #include "job/capture/coordinator/coordinator.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -57,26 +59,84 @@ Result<bool> Coordinator::list_shared(ArenaVector<LedgerObject>& objects, Ledger
   return size.objects != 0;
 }
 
+// Of each object that several members map one saves the bytes, if it maps all that the others do: this
+// process, if it can, whose word a restart takes anyway.
+Result<void> Coordinator::choose_savers() {
+  struct Holding {
+    SharedOffer offer;
+    int pid;
+    uint32_t order;
+  };
+  ArenaVector<Holding> all(arena_);
+  const auto add_all = [&all](std::span<const SharedOffer> offered, int pid) {
+    for (const SharedOffer& o : offered) {
+      if (o.length != 0 && o.offset + o.length > o.offset &&
+          !all.push_back({o, pid, static_cast<uint32_t>(all.size())}))
+        return false;
+    }
+    return true;
+  };
+  bool room = true;
+  savers_.clear();
+  // After an attempt that failed, each saves what it maps.
+  if (attempt_ > 1) return {};
+  room = add_all(offers, this_process.pid);
+  for (const Member& m : members_) {
+    if (m.state == Member::State::kWithUs) room = room && add_all(m.offers, m.listed.look.pid);
+  }
+  std::sort(all.begin(), all.end(), [](const Holding& a, const Holding& b) {
+    if (a.offer.device != b.offer.device) return a.offer.device < b.offer.device;
+    return a.offer.inode != b.offer.inode ? a.offer.inode < b.offer.inode : a.order < b.order;
+  });
+  for (size_t i = 0, end; room && i < all.size(); i = end) {
+    uint64_t from = UINT64_MAX, to = 0;
+    bool several = false;
+    for (end = i; end < all.size() && is_same(all[end].offer, all[i].offer); ++end) {
+      from = std::min(from, all[end].offer.offset);
+      to = std::max(to, all[end].offer.offset + all[end].offer.length);
+      several = several || all[end].pid != all[i].pid;
+    }
+    const Holding* const saver = std::find_if(all.begin() + i, all.begin() + end, [&](const Holding& h) {
+      return h.offer.can_save != 0 && h.offer.offset == from && h.offer.offset + h.offer.length == to;
+    });
+    if (several && saver != all.begin() + end)
+      room = savers_.push_back({saver->offer.device, saver->offer.inode, from, to - from, saver->pid, 0});
+  }
+  savers = savers_.span();
+  return room ? Result<void>() : make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+}
+
+bool Coordinator::send_order(Member& m, const LedgerSize& size, std::span<const LedgerObject> objects,
+                             int ledger) {
+  const StopOrder order{static_cast<uint32_t>(savers_.size()), ledger >= 0};
+  const size_t bytes = sizeof(order) + savers.size_bytes() + (ledger < 0 ? 0 : sizeof(size));
+  auto* text = static_cast<std::byte*>(arena_.allocate(bytes));
+  if (text == nullptr) return false;
+  std::memcpy(text, &order, sizeof(order));
+  if (!savers.empty()) std::memcpy(text + sizeof(order), savers.data(), savers.size_bytes());
+  if (ledger < 0) return send_message(m.socket, Step::kStop, text, bytes);
+  std::memcpy(text + sizeof(order) + savers.size_bytes(), &size, sizeof(size));
+  const char byte = 0;
+  return send_message(m.socket, Step::kStop, text, bytes, objects.data(), objects.size_bytes()) &&
+         send_with_descriptor(m.socket, &byte, sizeof(byte), ledger);
+}
+
 // Tells all to stop.
 Result<void> Coordinator::share_memory() {
   ArenaVector<LedgerObject> objects(arena_);
   LedgerSize size{};
   auto any = list_shared(objects, size);
   if (!any.ok()) return any.error();
+  CKPT_TRY(choose_savers());
   ScopedFd file;
   if (*any) file = SharedLedger::make(size);
-  // Without a ledger, for want of memory or descriptors, shared memory is copied in the stop.
-  if (!file.valid()) return tell_all(Step::kStop);
   told_ = Step::kStop;
   for (Member& m : members_) {
-    if (m.state != Member::State::kWithUs) continue;
-    const char byte = 0;
-    if (!send_message(m.socket, Step::kStop, &size, sizeof(size), objects.data(),
-                      objects.size() * sizeof(LedgerObject)) ||
-        !send_with_descriptor(m.socket, &byte, sizeof(byte), file.get())) {
+    if (m.state == Member::State::kWithUs && !send_order(m, size, objects.span(), file.get()))
       CKPT_TRY(lost(m));
-    }
   }
+  // Without a ledger, for want of memory or descriptors, shared memory is copied in the stop.
+  if (!file.valid()) return {};
   if (ledger.join(std::move(file), size, objects.span())) return {};
   again = true;
   return make_error(ExitCode::kInternal, 0,

@@ -116,6 +116,13 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
   }
   out.add("],\n \"descriptions\": [");
   add_descriptions(out, s);
+  out.add("],\n \"owners\": [");
+  first = true;
+  for (const SharedSaver& saver : s.savers) {
+    out.add("{}\n  {{\"object\": {}, \"pid\": {}}}", first ? "" : ",",
+            object_number(saver.device, saver.inode), saver.pid);
+    first = false;
+  }
   out.add("],\n \"connections\": [],\n \"files\": [");
   first = true;
   for (const ManifestEntry& m : s.members) {

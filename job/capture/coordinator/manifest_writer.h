@@ -35,6 +35,7 @@ struct ManifestSources {
   std::span<const ManifestEntry> members;
   std::span<const SharedUse> shared;  // member: index of shared_members
   std::span<const MemberFiles> shared_members;
+  std::span<const SharedSaver> savers;
   const HostsPart* part;  // nullptr: of a job on one host
 };
 

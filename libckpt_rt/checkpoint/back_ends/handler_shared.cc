@@ -7,6 +7,7 @@
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 #include "libckpt_rt/capture/process/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
+#include "libckpt_rt/checkpoint/stages/memory/shared_of_job.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/fork/fork_hold.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -34,19 +35,7 @@ bool HandlerBackEnd::tracks_shared() const {
 }
 
 Result<void> HandlerBackEnd::offer_shared(std::span<const Mapping> map) {
-  if (!tracks_shared()) return {};
-  ArenaVector<job::SharedOffer> offers(attempt_.space.arena());
-  for (const Mapping& m : map) {
-    if (m.kind != MappingKind::kSharedAnonymous || !m.shared) continue;
-    const bool is_protected =
-        m.of_job && m.handling == Handling::kTracked && excluded_memory::next_excluded(m.range).empty();
-    if (!offers.push_back(
-            {m.device, m.inode, m.range.start.value, m.range.size(), m.file_offset, is_protected, 0}))
-      return no_memory("the list of shared memory");
-  }
-  job::session()->offers = offers.span();
-  job::session()->can_share = true;
-  return {};
+  return tracks_shared() ? offer_shared_memory(map, true, attempt_.space.arena()) : Result<void>();
 }
 
 // All threads of all members stand. The objects that were offered may have changed since.
@@ -56,7 +45,8 @@ Result<void> HandlerBackEnd::agree_on_shared(std::span<Mapping> map) {
     if (m.kind != MappingKind::kSharedAnonymous || !m.shared) continue;
     const LedgerObject* o = all != nullptr ? all->find(m.device, m.inode) : nullptr;
     if (o == nullptr) {
-      if (m.of_job) m.handling = Handling::kEager;
+      if (m.of_job)
+        m.handling = (m.map_flags & kMapElsewhere) != 0 ? Handling::kSkip : Handling::kEager;
       m.of_job = false;
       continue;
     }

@@ -82,6 +82,9 @@ Result<void> ProtectingBackEnd::settle_protection() {
   CKPT_TRY(capture.pages.scan_eager(capture.map.mappings(), runs));
   ArmedMemory::Serving serving(memory_);
   CKPT_TRY(arming_.settle(capture.map.mappings(), open_pages_.span(), runs));
+  for (const Mapping& m : capture.map.mappings()) {
+    if ((m.map_flags & kMapElsewhere) != 0) table_.clear_present(m.range);
+  }
   CKPT_TRY(leave_out_excluded(runs, 0));
   if (!heap_extents::leave_out(capture.free_heap.span(), runs, 0)) return no_memory("the list of pages");
   // Free pages stay protected: a write to one makes its segment writable, as with any page that was not there
@@ -111,8 +114,12 @@ void ProtectingBackEnd::release_excluded() {
 Result<void> ProtectingBackEnd::release_open_pages(ArenaVector<AddrRange>& runs) {
   for (Addr page : open_pages_.span()) {
     if (!table_.is_present(page)) {
-      // A hole beside pages that are protected: the kernel must be able to write there all the same.
-      if (table_.has_pages_around(page)) arming_.release({page, page + kPageSize});
+      // A hole beside pages that are protected: the kernel must be able to write there all the same. So it is
+      // with memory that another member saves.
+      SegmentId id;
+      const bool of_job = table_.find(page, &id) && table_.region(table_[id]).of_job;
+      if (of_job) save_for_others(page);
+      if (of_job || table_.has_pages_around(page)) arming_.release({page, page + kPageSize});
       continue;
     }
     if (!runs.push_back({page, page + kPageSize})) return no_memory("the list of pages");

@@ -1,0 +1,73 @@
+#include "libckpt_rt/checkpoint/stages/memory/shared_of_job.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "job/session/session.h"
+#include "libckpt_rt/capture/advice/excluded_memory.h"
+#include "libckpt_rt/checkpoint/stages/workspace.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+namespace {
+
+bool is_of_subject(const Mapping& m) { return m.kind == MappingKind::kSharedAnonymous && m.shared; }
+
+// Will the image have all of it?
+bool can_save(const Mapping& m) {
+  return m.handling != Handling::kSkip && (m.prot & PROT_READ) != 0 &&
+         excluded_memory::next_excluded(m.range).empty();
+}
+
+bool has_all_of(const job::SharedSaver& saver, const Mapping& m) {
+  return m.file_offset >= saver.offset && m.file_offset - saver.offset <= saver.length &&
+         m.range.size() <= saver.length - (m.file_offset - saver.offset);
+}
+
+}  // namespace
+
+Result<void> offer_shared_memory(std::span<const Mapping> map, bool protects, Arena& arena) {
+  if (job::session() == nullptr) return {};
+  ArenaVector<job::SharedOffer> offers(arena);
+  for (const Mapping& m : map) {
+    if (!is_of_subject(m)) continue;
+    const bool saves = can_save(m);
+    const bool is_protected = protects && m.of_job && m.handling == Handling::kTracked &&
+                              excluded_memory::next_excluded(m.range).empty();
+    if (!offers.push_back(
+            {m.device, m.inode, m.range.start.value, m.range.size(), m.file_offset, is_protected, saves}))
+      return no_memory("the list of shared memory");
+  }
+  job::session()->offers = offers.span();
+  job::session()->can_share = protects;
+  return {};
+}
+
+Result<void> leave_to_savers(std::span<Mapping> map) {
+  if (job::session() == nullptr) return {};
+  for (const job::SharedSaver& saver : job::session()->savers) {
+    const bool own = saver.pid == this_process.pid;
+    bool saves = false;
+    for (Mapping& m : map) {
+      if (!is_of_subject(m) || m.device != saver.device || m.inode != saver.inode) continue;
+      const bool all = m.file_offset == saver.offset && m.range.size() >= saver.length;
+      saves = saves || (all && can_save(m));
+      if (own || !has_all_of(saver, m)) continue;
+      m.map_flags |= kMapElsewhere;
+      // What the others protect this process protects as well, to keep for them what it is about to change.
+      if (!m.of_job || m.handling != Handling::kTracked) m.handling = Handling::kSkip;
+    }
+    if (!own || saves) continue;
+    job::session()->again = true;
+    return make_error(ExitCode::kInternal, 0,
+                      "shared memory that this process was to save has changed while the checkpoint began; "
+                      "it is taken again");
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Shared anonymous memory of a job is in one of its images, and comes back in all its processes.
+  shared_once.py [NAME...]
+"""
+import glob
+import os
+import struct
+import subprocess
+import unittest
+
+from job_tree import BUILD, CKPT, NOBODY, RESTART, Tree, adopt_orphans, descendants, environment, root_of, wait_for
+
+PROGRAM = os.path.join(BUILD, "tests", "jobs", "shared_once")
+MIB = 16
+MODES = ({}, {"CKPT_MODE": "fork"}, {"CKPT_MODE": "sequential"}, {"CKPT_MODE": "concurrent"}, {"CKPT_MODE": "realtime-large"},
+         {"CKPT_FAULTS": "in-thread"}, {"CKPT_FAULTS": "mprotect"}, {"CKPT_INCREMENTS": "3"}, {"CKPT_COMPRESS": "lz4"})
+
+
+def word(index):
+    return struct.pack("<Q", (index + 1) * 0x9E3779B97F4A7C15 & 2**64 - 1)
+
+
+class SharedOnce(unittest.TestCase):
+    def begin(self, how, uid=0, **settings):
+        tree = Tree("once", ["env", *(f"{k}={v}" for k, v in settings.items()), PROGRAM, how, str(MIB)], uid=uid)
+        self.addCleanup(lambda: tree.close(self._outcome.result.failures or self._outcome.result.errors))
+        tree.run()
+        self.wait_for_file(tree, "up")
+        return tree
+
+    @staticmethod
+    def path(tree, name):
+        return os.path.join(tree.work, name)
+
+    def make(self, tree, name):
+        with open(self.path(tree, name), "w", encoding="ascii"):
+            pass
+
+    def wait_for_file(self, tree, name):
+        wait_for(lambda: os.path.exists(self.path(tree, name)), f"a file {name}")
+
+    def end(self, tree):
+        self.make(tree, "stop")
+        self.assertEqual(tree.finish(), (0, b"ok\n"), tree.said())
+        os.unlink(self.path(tree, "stop"))
+
+    @staticmethod
+    def sizes(job):
+        """Bytes of the images, the largest last."""
+        return sorted(os.path.getsize(name) for name in glob.glob(os.path.join(job, "*.ckpt")))
+
+    def three_generations(self, how, uid=0, **settings):
+        tree = self.begin(how, uid, **settings)
+        job = tree.checkpoint(tree.child.pid)
+        first = self.sizes(job)
+        for _ in range(2):
+            tree.kill()
+            job = tree.checkpoint(root_of(tree.restart(job)))
+        tree.kill()
+        tree.restart(job)
+        self.end(tree)
+        tree.kill()
+        return first, self.sizes(job)
+
+    def test_one_image_has_it(self):
+        for settings in MODES:
+            for uid in 0, NOBODY:
+                with self.subTest(uid=uid, **settings):
+                    for sizes in self.three_generations("all", uid, **settings):
+                        self.assertEqual(len(sizes), 4)
+                        self.assertGreaterEqual(sizes[-1], MIB << 20)
+                        self.assertLess(sum(sizes[:-1]), MIB << 20)
+
+    def test_no_process_has_all_of_it(self):
+        """Then each saves what it maps."""
+        for settings in MODES[:3]:
+            with self.subTest(**settings):
+                for sizes in self.three_generations("halves", **settings):
+                    self.assertGreaterEqual(sum(sizes), MIB << 20)
+
+    def test_asked_by_a_child(self):
+        tree = self.begin("all")
+        job = tree.checkpoint(max(descendants(tree.child.pid)))
+        self.assertLess(sum(self.sizes(job)[:-1]), MIB << 20)
+        tree.kill()
+        tree.restart(job)
+        self.end(tree)
+
+    def test_back(self):
+        """What another process than the saver has written is undone."""
+        for settings in {}, {"CKPT_MODE": "fork"}, {"CKPT_INCREMENTS": "3"}:
+            with self.subTest(**settings):
+                tree = self.begin("all", **settings)
+                tree.checkpoint(tree.child.pid)
+                self.make(tree, "write")
+                self.wait_for_file(tree, "written")
+                os.unlink(self.path(tree, "write"))
+                done = subprocess.run([CKPT, "back", str(tree.child.pid)], env=environment(), capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+                self.end(tree)
+                tree.kill()
+
+    def test_core(self):
+        """Of each process it has the memory that another's image has."""
+        tree = self.begin("all")
+        job = tree.checkpoint(tree.child.pid)
+        middle = (MIB << 20) // 8 // 2
+        wanted = b"".join(word(middle + i) for i in range(512))
+        for image in glob.glob(os.path.join(job, "*.ckpt")):
+            core = self.path(tree, "core")
+            subprocess.run([CKPT, "core", image, "-o", core], env=environment(), check=True, stdout=subprocess.DEVNULL)
+            with open(core, "rb") as f:
+                self.assertIn(wanted, f.read(), image)
+        self.end(tree)
+
+    def test_member_alone(self):
+        tree = self.begin("all")
+        job = tree.checkpoint(tree.child.pid)
+        small = min(glob.glob(os.path.join(job, "*.ckpt")), key=os.path.getsize)
+        tree.kill()
+        done = subprocess.run([RESTART, "--check", small], env=environment(), capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertIn("restart the job", done.stderr)
+        tree.restart(job)
+        self.end(tree)
+
+    def test_saver_unmaps_it_meanwhile(self):
+        """Between what it has said and the stop: the checkpoint is taken again."""
+        for settings in {"CKPT_MODE": "fork"}, {}:
+            with self.subTest(**settings):
+                tree = self.begin("unmaps", CKPT_TEST_POINT="coordinator.held=wait", **settings)
+                held = self.path(tree, f"{tree.child.pid:010}.waits")
+                asked = subprocess.Popen([CKPT, "now", "--json", str(tree.child.pid)], env=environment(), stdout=subprocess.PIPE, text=True)
+                wait_for(lambda: os.path.exists(held), "a coordinator that waits")
+                self.make(tree, "unmap")
+                self.wait_for_file(tree, "unmapped")
+                os.unlink(held)
+                wait_for(lambda: asked.poll() is not None or os.path.exists(held), "the second attempt, or its end")
+                if os.path.exists(held):
+                    os.unlink(held)
+                out = asked.communicate()[0]
+                self.assertEqual(asked.returncode, 0, out)
+                tree.kill()
+                tree.restart(glob.glob(os.path.join(tree.images, "*.job"))[0])
+                self.end(tree)
+                tree.kill()
+
+
+if __name__ == "__main__":
+    adopt_orphans()
+    unittest.main()
