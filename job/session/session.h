@@ -71,6 +71,7 @@ class Session {
 
   Place place;
   int32_t stop_signal = 0;       // by which this process is stopped; when all stand
+  bool leads = false;            // the coordinator's own
   bool over_hosts = false;       // drained() is to be called
   bool told_written = false;     // written() was called
   bool writes_in_stop = false;   // shared memory, ahead of sampled(): for that nobody has a deadline

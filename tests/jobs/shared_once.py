@@ -119,7 +119,7 @@ class SharedOnce(unittest.TestCase):
         small = min(glob.glob(os.path.join(job, "*.ckpt")), key=os.path.getsize)
         tree.kill()
         done = subprocess.run([RESTART, "--check", small], env=environment(), capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 69, done.stderr)
+        self.assertEqual(done.returncode, 78, done.stderr)
         self.assertIn("restart the job", done.stderr)
         tree.restart(job)
         self.end(tree)

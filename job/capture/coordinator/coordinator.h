@@ -39,6 +39,7 @@ class Coordinator final : public Session {
         directory_name_(name),
         options_(options),
         report_(report) {
+    leads = true;
     over_hosts = options.over_hosts();
   }
   ~Coordinator();
@@ -151,7 +152,7 @@ class Coordinator final : public Session {
   Result<void> tell_all(Step step);
   Result<bool> list_shared(ArenaVector<LedgerObject>& objects, LedgerSize& size);
   Result<void> choose_savers();
-  bool send_order(Member& m, const LedgerSize& size, std::span<const LedgerObject> objects, int ledger);
+  bool send_order(Member& m, const LedgerSize& size, std::span<const LedgerObject> objects, int file);
   Result<void> share_memory();
   void abort_all();
   Result<char> ask_hosts(const char* step, int64_t patience_ns);

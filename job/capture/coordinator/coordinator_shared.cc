@@ -78,8 +78,8 @@ Result<void> Coordinator::choose_savers() {
   };
   bool room = true;
   savers_.clear();
-  // After an attempt that failed, each saves what it maps.
-  if (attempt_ > 1) return {};
+  // After two attempts that failed, each saves what it maps.
+  if (attempt_ > 2) return {};
   room = add_all(offers, this_process.pid);
   for (const Member& m : members_) {
     if (m.state == Member::State::kWithUs) room = room && add_all(m.offers, m.listed.look.pid);
@@ -107,18 +107,18 @@ Result<void> Coordinator::choose_savers() {
 }
 
 bool Coordinator::send_order(Member& m, const LedgerSize& size, std::span<const LedgerObject> objects,
-                             int ledger) {
-  const StopOrder order{static_cast<uint32_t>(savers_.size()), ledger >= 0};
-  const size_t bytes = sizeof(order) + savers.size_bytes() + (ledger < 0 ? 0 : sizeof(size));
+                             int file) {
+  const StopOrder order{static_cast<uint32_t>(savers_.size()), file >= 0};
+  const size_t bytes = sizeof(order) + savers.size_bytes() + (file < 0 ? 0 : sizeof(size));
   auto* text = static_cast<std::byte*>(arena_.allocate(bytes));
   if (text == nullptr) return false;
   std::memcpy(text, &order, sizeof(order));
   if (!savers.empty()) std::memcpy(text + sizeof(order), savers.data(), savers.size_bytes());
-  if (ledger < 0) return send_message(m.socket, Step::kStop, text, bytes);
+  if (file < 0) return send_message(m.socket, Step::kStop, text, bytes);
   std::memcpy(text + sizeof(order) + savers.size_bytes(), &size, sizeof(size));
   const char byte = 0;
   return send_message(m.socket, Step::kStop, text, bytes, objects.data(), objects.size_bytes()) &&
-         send_with_descriptor(m.socket, &byte, sizeof(byte), ledger);
+         send_with_descriptor(m.socket, &byte, sizeof(byte), file);
 }
 
 // Tells all to stop.

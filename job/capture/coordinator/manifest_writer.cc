@@ -6,6 +6,7 @@
 #include "base/raii_fd.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
+#include "image/format/object_number.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/core/preload_rules.h"
 

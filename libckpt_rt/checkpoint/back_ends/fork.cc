@@ -43,6 +43,12 @@ bool is_ring(const Mapping& m) {
   return path.starts_with(aio_contexts::kPath) || path == rings::kPath;
 }
 
+// Not so: shared memory, rings to which the kernel goes on writing, and what the program excluded from fork.
+bool is_copied_by_fork(const Mapping& m) {
+  return !m.shared && !is_ring(m) && !m.unsure_for_children &&
+         (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
+}
+
 // Shared memory that says who has it mapped, and of which copies have been made, is not mapped in the child:
 // shm_nattch and shm_lpid of System V would tell of it, and F_SEAL_WRITE fails while a memfd is mapped
 // writable. Threads stand.
@@ -78,14 +84,28 @@ class SharedLeftOut {
 
 }  // namespace
 
-// Memory of which a forked child gets no copy is copied now: shared memory, rings to which the kernel goes on
-// writing, and what the program excluded from fork.
+// Room for copies is touched while the program runs. Of a job the process that leads it is likely to save
+// what is shared; another one that does touches its room in the pause.
+Result<void> ForkBackEnd::get_ready() {
+  if (job::session() == nullptr || job::session()->leads) {
+    ArenaVector<AddrRange> runs(attempt_.space.arena());
+    for (const Mapping& m : attempt_.capture.map_before.mappings()) {
+      if (m.handling == Handling::kSkip || is_copied_by_fork(m)) continue;
+      // A mapping that went since the map was read needs no room.
+      [[maybe_unused]] const Result<void> scanned = attempt_.capture.pages.scan(m, runs);
+    }
+    uint64_t bytes = 0;
+    for (const AddrRange& r : runs) bytes += r.size();
+    attempt_.eager.make_room_for_child(bytes, attempt_.space);
+  }
+  return StillBackEnd::get_ready();
+}
+
+// Memory of which a forked child gets no copy is copied now.
 Result<void> ForkBackEnd::capture_memory() {
   for (Mapping& m : attempt_.capture.map.mappings()) {
-    if (m.handling == Handling::kSkip) continue;
-    const bool copied_by_fork = !m.shared && !is_ring(m) && !m.unsure_for_children &&
-                                (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
-    m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
+    if (m.handling != Handling::kSkip)
+      m.handling = is_copied_by_fork(m) ? Handling::kTracked : Handling::kEager;
   }
   CKPT_TRY(list_memory(&attempt_.eager));
   return attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory);

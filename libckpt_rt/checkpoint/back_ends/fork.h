@@ -14,6 +14,7 @@ class ForkBackEnd final : public StillBackEnd {
   // A file that is open in the parent would be shared with the child.
   Result<void> open_image() override { return {}; }
   bool writes_in_child() const override { return true; }
+  Result<void> get_ready() override;
   Result<void> capture_memory() override;
   Result<void> finish() override;
 

@@ -45,8 +45,7 @@ Result<void> HandlerBackEnd::agree_on_shared(std::span<Mapping> map) {
     if (m.kind != MappingKind::kSharedAnonymous || !m.shared) continue;
     const LedgerObject* o = all != nullptr ? all->find(m.device, m.inode) : nullptr;
     if (o == nullptr) {
-      if (m.of_job)
-        m.handling = (m.map_flags & kMapElsewhere) != 0 ? Handling::kSkip : Handling::kEager;
+      if (m.of_job) m.handling = (m.map_flags & kMapElsewhere) != 0 ? Handling::kSkip : Handling::kEager;
       m.of_job = false;
       continue;
     }

@@ -51,6 +51,14 @@ bool EagerCopies::reserve(uint64_t bytes, Workspace& space, AddrRange block) {
   return true;
 }
 
+// Without it all is reserved, and touched for the first time, in the pause.
+void EagerCopies::make_room_for_child(uint64_t bytes, Workspace& space) {
+  constexpr uint64_t kFew = 1 << 20;
+  if (bytes < kFew || !reserve(bytes + bytes / 64, space, {})) return;
+  sys::call(__NR_madvise, arena_.range().start.value, arena_.range().size(), MADV_DOFORK);
+  touch(bytes);
+}
+
 // Touches the memory that is allocated next.
 long EagerCopies::touch(uint64_t bytes) const {
   return sys::call(__NR_madvise, arena_.range().start.value + arena_.used(), bytes, MADV_POPULATE_WRITE);

@@ -29,6 +29,8 @@ class EagerCopies {
   // spare: may have the room of the checkpoint before.
   Result<void> make_room(const MemoryMap& map, PageScan& pages, size_t threads, Workspace& space,
                          SpareMemory& spare);
+  // The same in mode fork, for `bytes`: its child writes these copies.
+  void make_room_for_child(uint64_t bytes, Workspace& space);
   // All is written: the next checkpoint gets the room, if it is that of a small one.
   void leave_to(SpareMemory& spare);
 
