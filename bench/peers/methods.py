@@ -43,6 +43,7 @@ class Ours:
 
 class Criu:
     name = "CRIU"
+    more = ()  # arguments of its dump and its restore
 
     def __init__(self, program, work):
         self.program, self.images = program, work / "images"
@@ -54,11 +55,11 @@ class Criu:
     def checkpoint(self, pid):
         shutil.rmtree(self.images, ignore_errors=True)
         self.images.mkdir()
-        run([self.program, "dump", "-t", str(pid), "-D", str(self.images), "--shell-job", "--leave-running"])
+        run([self.program, "dump", "-t", str(pid), "-D", str(self.images), "--shell-job", "--leave-running", *self.more])
         os.sync()  # CRIU leaves its images in the page cache; ours and DMTCP's count when they are on the disk
 
     def restart(self):
-        return subprocess.Popen([self.program, "restore", "-D", str(self.images), "--shell-job"],
+        return subprocess.Popen([self.program, "restore", "-D", str(self.images), "--shell-job", *self.more],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -26,6 +26,19 @@ struct BackOptions {
   bool json = false, anyway = false, only = false, trust = false;
 };
 
+// A member of a job may have left shared memory to the image of another (docs/shared_memory.md).
+Result<void> check_is_whole(const ImageMeta& image, const std::string& path) {
+  for (const ParsedMapping& m : image.mappings) {
+    if ((m.record.flags & kMapElsewhere) == 0) continue;
+    return failure(ExitCode::kUnsupported, path,
+                   fmt::format("has not the memory at {:x}-{:x}, which the process shares with others of its "
+                               "job: another's image has it",
+                               m.record.start, m.record.end),
+                   "take the whole job back, without --only");
+  }
+  return {};
+}
+
 Result<Answer> back_process(ProcessBack& back, const std::string& path) {
   auto prepare = [&]() -> Result<void> {
     CKPT_TRY(back.begin(nullptr));
@@ -36,6 +49,7 @@ Result<Answer> back_process(ProcessBack& back, const std::string& path) {
     return back.hear_ready();
   };
   CKPT_TRY(back.open(path));
+  CKPT_TRY(check_is_whole(back.then(), path));
   if (auto prepared = prepare(); !prepared.ok()) {
     back.give_up();
     return prepared.error();

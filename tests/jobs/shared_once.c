@@ -1,12 +1,15 @@
 // A tree of processes with shared anonymous memory, of which each knows what must be in it.
 //
-//   shared_once all|halves|unmaps MIB     prints "up", waits for a file "stop" in its directory, and prints "ok", or how many words are wrong
+//   shared_once HOW MIB
 //
-// all: the first process and three children map all of it; each writes a quarter. When a file "write" is
-// there, the last child writes other words to the quarter of the first process, and makes a file "written";
-// with "undone" all words are those of the beginning again. halves: two processes; each has unmapped one
-// half, the other one's. unmaps: as halves, but the first process has all of it until there is a file
-// "unmap"; then it unmaps its half, and makes a file "unmapped".
+// It makes a file "up" in its directory, waits for a file "stop", and prints "ok", or how many words are
+// wrong. HOW says:
+//
+// - all: the first process and three children map all of it, and each writes a quarter. When a file "write"
+//   is there, the last child writes other words to the first quarter, and makes a file "written".
+// - halves: two processes; each has unmapped one half, the other one's.
+// - unmaps: as halves, but the first process has all of it until there is a file "unmap". Then it unmaps its
+//   half, and makes a file "unmapped".
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

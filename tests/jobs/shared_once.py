@@ -100,6 +100,16 @@ class SharedOnce(unittest.TestCase):
                 self.end(tree)
                 tree.kill()
 
+    def test_back_of_one_alone(self):
+        tree = self.begin("all")
+        job = tree.checkpoint(tree.child.pid)
+        small = min(glob.glob(os.path.join(job, "*.ckpt")), key=os.path.getsize)
+        pid = os.path.basename(small).removesuffix(".ckpt")
+        done = subprocess.run([CKPT, "back", "--only", pid], env=environment(), capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 78, done.stderr + done.stdout)
+        self.assertIn("take the whole job back", done.stderr)
+        self.end(tree)
+
     def test_core(self):
         """Of each process it has the memory that another's image has."""
         tree = self.begin("all")
