@@ -16,7 +16,7 @@
 //                                      long enough
 //   kHold            -->               creation of processes waits from here to kGo
 //                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold) Held, then a
-//                                      SharedOffer for each mapping of shared anonymous memory
+//                                      SharedOffer for each mapping of shared memory, anonymous or of System V
 //   kStop            -->               StopOrder, then SharedSaver for each object that one member saves for all; with a ledger
 //                                      LedgerSize, LedgerObject for each object that all protect, and then a byte with the
 //                                      ledger's descriptor. Without one shared memory is copied in the stop

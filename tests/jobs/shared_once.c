@@ -7,6 +7,7 @@
 //
 // - all: the first process and three children map all of it, and each writes a quarter. When a file "write"
 //   is there, the last child writes other words to the first quarter, and makes a file "written".
+// - sysv: as all, with a segment of System V.
 // - halves: two processes; each has unmapped one half, the other one's.
 // - unmaps: as halves, but the first process has all of it until there is a file "unmap". Then it unmaps its
 //   half, and makes a file "unmapped".
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,9 +48,17 @@ int main(int argc, char** argv) {
   if (argc != 3) return 64;
   const size_t bytes = strtoul(argv[2], NULL, 10) << 20;
   count = bytes / sizeof(*words);
-  words = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const int sysv = strcmp(argv[1], "sysv") == 0;
+  const int segment = sysv ? shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600) : -1;
+  if (sysv) {
+    words = shmat(segment, NULL, 0);
+    shmctl(segment, IPC_RMID, NULL);
+  } else {
+    words = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  }
   if (words == MAP_FAILED) return 71;
-  const int all = strcmp(argv[1], "all") == 0, unmaps = strcmp(argv[1], "unmaps") == 0, parts = all ? 4 : 2;
+  const int all = sysv || strcmp(argv[1], "all") == 0, unmaps = strcmp(argv[1], "unmaps") == 0,
+            parts = all ? 4 : 2;
   int ready[2];
   if (pipe(ready) != 0) return 71;
   int self = 0;

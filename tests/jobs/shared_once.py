@@ -71,6 +71,14 @@ class SharedOnce(unittest.TestCase):
                         self.assertGreaterEqual(sizes[-1], MIB << 20)
                         self.assertLess(sum(sizes[:-1]), MIB << 20)
 
+    def test_one_image_has_a_segment_of_system_v(self):
+        for settings in MODES[:4]:
+            for uid in 0, NOBODY:
+                with self.subTest(uid=uid, **settings):
+                    for sizes in self.three_generations("sysv", uid, **settings):
+                        self.assertGreaterEqual(sizes[-1], MIB << 20)
+                        self.assertLess(sum(sizes[:-1]), MIB << 20)
+
     def test_no_process_has_all_of_it(self):
         """Then each saves what it maps."""
         for settings in MODES[:3]:

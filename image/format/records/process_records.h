@@ -121,7 +121,7 @@ enum MappingFlag : uint32_t {
   kMapMayWrite = 1u << 15,     // kind 2: the descriptor behind it was open for writing (VmFlags "mw")
   kMapWhole = 1u << 16,        // kind 2: a file of which the image has all of the mapping but pages of zeros
   kMapDroppable = 1u << 17,    // kind 0: MAP_DROPPABLE; a restart maps it without its pages
-  kMapElsewhere = 1u << 18,    // kind 3: its pages are in the image of another member of the job
+  kMapElsewhere = 1u << 18,    // kinds 3, 5: its pages are in the image of another member of the job
 };
 
 // One record for each line of /proc/PID/maps that restart must rebuild, in address order, no overlap.

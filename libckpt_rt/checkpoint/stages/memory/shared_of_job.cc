@@ -15,7 +15,10 @@ namespace ckpt {
 
 namespace {
 
-bool is_of_subject(const Mapping& m) { return m.kind == MappingKind::kSharedAnonymous && m.shared; }
+// What is reached by its mappings alone: of a file the image that has the descriptor has more.
+bool is_of_subject(const Mapping& m) {
+  return m.shared && (m.kind == MappingKind::kSharedAnonymous || m.kind == MappingKind::kSysV);
+}
 
 // Will the image have all of it?
 bool can_save(const Mapping& m) {

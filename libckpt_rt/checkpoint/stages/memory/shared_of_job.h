@@ -1,4 +1,4 @@
-// Shared anonymous memory that several members of a job map: one of them saves it for all
+// Shared memory, anonymous or of System V, that several members of a job map: one of them saves it for all
 // (docs/shared_memory.md).
 //
 // Owner:     a checkpoint run. Callers: the agent.
