@@ -35,7 +35,6 @@ bool each_run(const Segment& s, Use&& use) {
 
 bool Copier::read_runs(Segment& s, std::byte* to) {
   if (is_of_job(s)) {
-    if (s.present == 0) return true;  // another member saves it
     const AddrRange window = table_.window(s);
     return shared_->read(to + (window.start - s.base), window);
   }
@@ -289,7 +288,10 @@ bool Copier::holds(AddrRange range) const {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (to_copy(id) && table_.state(id) < SegmentState::kCopied) return true;
-    if (is_of_job(table_[id]) && table_.state(id) == SegmentState::kUnchanged && shared_->needed())
+    // Whoever saves it: another member may read it yet.
+    const SegmentState state = table_.state(id);
+    if (is_of_job(table_[id]) && state != SegmentState::kCopied && state != SegmentState::kLost &&
+        shared_->needed())
       return true;
     if (table_[id].in_parent && table_.state(id) == SegmentState::kProtected &&
         !rest_checked_.load(std::memory_order_relaxed))
@@ -314,7 +316,10 @@ void Copier::before_release(AddrRange range) {
   // late look costs one question to the kernel.
   if (!rest_checked_.load(std::memory_order_relaxed)) check_rest(id, last);
   for (; id < last; ++id.value) {
-    if (!to_copy(id)) continue;
+    if (!to_copy(id)) {
+      if (is_of_job(table_[id]) && table_.claim(id)) unprotect_uncopied(id);
+      continue;
+    }
     if (table_.claim(id)) {
       copy_owned(id, forced_buffer());
       counters_.released.fetch_add(1, std::memory_order_relaxed);

@@ -166,6 +166,8 @@ class Comparer {
         continue;
       }
       describe_change(*x, *y, &d.what);
+      if (((x->record.flags ^ y->record.flags) & kMapElsewhere) != 0)
+        d.what.push_back("saved by another process, not compared");
       AddrRange both{{std::max(x->record.start, y->record.start)}, {std::min(x->record.end, y->record.end)}};
       // Of what another member has saved only its own image tells.
       if (!both.empty() && ((x->record.flags | y->record.flags) & kMapElsewhere) == 0) {

@@ -33,7 +33,11 @@ bool Copier::copy_shared() {
 bool Copier::shared_is_protected() {
   // A thread may write meanwhile: its segment is kCopied before it is unprotected (fault()), so one that is
   // kUnchanged after the question has lost its protection otherwise.
-  auto unchanged_still = [&](SegmentId id) { return table_.state(id) == SegmentState::kUnchanged; };
+  // Of memory that another member saves they stay kProtected.
+  auto unchanged_still = [&](SegmentId id) {
+    const SegmentState state = table_.state(id);
+    return state == SegmentState::kUnchanged || (state == SegmentState::kProtected && !to_copy(id));
+  };
   AddrRange run{};  // neighbours are asked for by one call
   SegmentId first{0};
   auto ask = [&](SegmentId end) {

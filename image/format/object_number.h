@@ -18,4 +18,10 @@ constexpr uint64_t object_number(uint64_t device, uint64_t inode) {
   return x == 0 ? 1 : x;
 }
 
+// Of a segment of System V, whose inode is its number: it has the device of shared anonymous memory, which
+// has numbers of its own.
+constexpr uint64_t segment_object_number(uint64_t device, uint64_t shmid) {
+  return object_number(~device, shmid);
+}
+
 }  // namespace ckpt

@@ -111,6 +111,7 @@ struct Held {
 struct SharedOffer {
   uint64_t device, inode;
   uint64_t start, length, offset;
+  uint64_t object;        // MappingRecord::object
   uint32_t is_protected;  // 1: all of it, and this is the member's only mapping of it
   uint32_t can_save;      // 1: all of it will be in the member's image, unless another saves it
 };
@@ -122,11 +123,12 @@ struct StopOrder {
 
 // The member in whose image the bytes of an object are for all: offset to offset + length of it.
 struct SharedSaver {
-  uint64_t device, inode;
+  uint64_t object;  // MappingRecord::object, by which they are sorted
   uint64_t offset, length;
   int32_t pid;
   uint32_t reserved;
 };
+inline constexpr uint32_t kMostSavers = 4096;
 
 // A message from a plug-in in one member to that in another (ckpt_rt_post()); `length` bytes follow, padded
 // to 8.

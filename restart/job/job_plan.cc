@@ -82,17 +82,13 @@ Result<void> check_member(const Manifest& manifest, const ManifestMember& m, con
 // Memory that several processes share is in the image of one of them (docs/shared_memory.md).
 Result<void> check_savers(const JobPlan& job) {
   const auto saves = [&job](const ParsedMapping& wanted) {
-    const MappingRecord& w = wanted.record;
     for (const auto& [object, pid] : job.manifest.owners) {
-      if (object != w.object) continue;
-      for (size_t i = 0; i < job.plans.size(); ++i) {
+      for (size_t i = 0; object == wanted.record.object && i < job.plans.size(); ++i) {
         if (job.plans[i] == nullptr || job.manifest.members[i].pid != pid) continue;
-        for (const ParsedMapping& m : job.plans[i]->image->meta().mappings) {
-          const MappingRecord& r = m.record;
-          if (r.object == object && (r.flags & kMapElsewhere) == 0 && r.file_offset <= w.file_offset &&
-              w.file_offset - r.file_offset + (w.end - w.start) <= r.end - r.start)
-            return true;
-        }
+        const auto& mappings = job.plans[i]->image->meta().mappings;
+        if (std::any_of(mappings.begin(), mappings.end(),
+                        [&](const ParsedMapping& m) { return has_bytes_of(m.record, wanted.record); }))
+          return true;
       }
     }
     return false;

@@ -32,7 +32,8 @@ def wait_for(what, condition, seconds=240):
 
 
 def clean():
-    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    # Python unbuffered writes a line in pieces, between which another process's may come.
+    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k not in ("LD_PRELOAD", "PYTHONUNBUFFERED")}
 
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)

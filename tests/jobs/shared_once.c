@@ -6,11 +6,13 @@
 // wrong. HOW says:
 //
 // - all: the first process and three children map all of it, and each writes a quarter. When a file "write"
-//   is there, the last child writes other words to the first quarter, and makes a file "written".
+//   is there, the last child writes other words to the first quarter, and makes a file "written". Likewise
+//   with "again", where it maps all a second time and writes there, "moves" (mremap), "unmaps" (a half).
 // - sysv: as all, with a segment of System V.
 // - halves: two processes; each has unmapped one half, the other one's.
 // - unmaps: as halves, but the first process has all of it until there is a file "unmap". Then it unmaps its
 //   half, and makes a file "unmapped".
+#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +44,25 @@ static void await_file(const char* name) {
 static void make_file(const char* name) {
   FILE* f = fopen(name, "w");
   if (f != NULL) fclose(f);
+}
+
+// To what was written by the first process, in one of four ways.
+static void write_when_told(size_t part) {
+  const size_t bytes = count * sizeof(*words);
+  for (; access("stop", F_OK) != 0; usleep(5000)) {
+    if (access("written", F_OK) == 0) continue;
+    uint64_t* to = words;
+    if (access("again", F_OK) == 0)
+      to = mremap(words, 0, bytes, MREMAP_MAYMOVE);
+    else if (access("moves", F_OK) == 0)
+      to = words = mremap(words, bytes, bytes + 4096, MREMAP_MAYMOVE);
+    else if (access("unmaps", F_OK) == 0)
+      munmap((char*)words + bytes / 2, bytes / 2);
+    else if (access("write", F_OK) != 0)
+      continue;
+    for (size_t i = 0; to != MAP_FAILED && i < part; ++i) to[i] = word(i) ^ 1;
+    make_file("written");
+  }
 }
 
 int main(int argc, char** argv) {
@@ -79,15 +100,7 @@ int main(int argc, char** argv) {
     }
     make_file("up");
   }
-  if (all && self == 3) {
-    while (access("stop", F_OK) != 0) {
-      if (access("write", F_OK) == 0 && access("written", F_OK) != 0) {
-        fill(0, part, 1);
-        make_file("written");
-      }
-      usleep(5000);
-    }
-  }
+  if (all && self == 3) write_when_told(part);
   if (self == 0 && unmaps) {
     await_file("unmap");
     munmap(words, bytes / 2);

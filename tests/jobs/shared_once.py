@@ -3,6 +3,7 @@
   shared_once.py [NAME...]
 """
 import glob
+import json
 import os
 import struct
 import subprocess
@@ -87,12 +88,44 @@ class SharedOnce(unittest.TestCase):
                     self.assertGreaterEqual(sum(sizes), MIB << 20)
 
     def test_asked_by_a_child(self):
+        """Who is asked saves it."""
         tree = self.begin("all")
-        job = tree.checkpoint(max(descendants(tree.child.pid)))
-        self.assertLess(sum(self.sizes(job)[:-1]), MIB << 20)
+        for pid in sorted(descendants(tree.child.pid)):
+            job = tree.checkpoint(pid)
+            self.assertLess(sum(self.sizes(job)[:-1]), MIB << 20)
+            self.assertEqual(os.path.basename(max(glob.glob(os.path.join(job, "*.ckpt")), key=os.path.getsize)), f"{pid}.ckpt")
         tree.kill()
         tree.restart(job)
         self.end(tree)
+
+    def test_increments_of_which_each_has_another_saver(self):
+        tree = self.begin("all", CKPT_INCREMENTS="9")
+        jobs = [tree.checkpoint(pid) for pid in (tree.child.pid, *sorted(descendants(tree.child.pid)))]
+        for job in jobs:
+            tree.kill()
+            tree.restart(job)
+        self.end(tree)
+
+    def test_others_remap_it_while_it_is_copied(self):
+        """Another process than the saver moves it, maps it a second time, or unmaps it, and writes to it: the saver has the bytes of the stop."""
+        for how in "again", "moves", "unmaps":
+            with self.subTest(how=how):
+                tree = self.begin("all", CKPT_TEST_POINT="coordinator.go=wait")
+                held = self.path(tree, f"{tree.child.pid:010}.waits")
+                asked = subprocess.Popen([CKPT, "now", "--json", str(tree.child.pid)], env=environment(), stdout=subprocess.PIPE, text=True)
+                wait_for(lambda: asked.poll() is not None or os.path.exists(held), "a saver that waits")
+                self.make(tree, how)
+                self.wait_for_file(tree, "written")
+                os.unlink(self.path(tree, how))
+                os.unlink(held)
+                out = asked.communicate()[0]
+                self.assertEqual(asked.returncode, 0, out)
+                self.assertEqual(json.loads(out)["job_attempts"], 1, tree.said())
+                tree.kill()
+                os.unlink(self.path(tree, "written"))
+                tree.restart(glob.glob(os.path.join(tree.images, "*.job"))[0])
+                self.end(tree)
+                tree.kill()
 
     def test_back(self):
         """What another process than the saver has written is undone."""
@@ -122,13 +155,16 @@ class SharedOnce(unittest.TestCase):
         """Of each process it has the memory that another's image has."""
         tree = self.begin("all")
         job = tree.checkpoint(tree.child.pid)
-        middle = (MIB << 20) // 8 // 2
-        wanted = b"".join(word(middle + i) for i in range(512))
+        count = (MIB << 20) // 8
+        places = 0, count // 3, count - 512
         for image in glob.glob(os.path.join(job, "*.ckpt")):
             core = self.path(tree, "core")
             subprocess.run([CKPT, "core", image, "-o", core], env=environment(), check=True, stdout=subprocess.DEVNULL)
             with open(core, "rb") as f:
-                self.assertIn(wanted, f.read(), image)
+                text = f.read()
+            found = [text.find(b"".join(word(place + i) for i in range(512))) for place in places]
+            self.assertNotIn(-1, found, image)
+            self.assertEqual([8 * place for place in places], [at - found[0] for at in found], image)
         self.end(tree)
 
     def test_member_alone(self):
@@ -153,9 +189,10 @@ class SharedOnce(unittest.TestCase):
                 self.make(tree, "unmap")
                 self.wait_for_file(tree, "unmapped")
                 os.unlink(held)
-                wait_for(lambda: asked.poll() is not None or os.path.exists(held), "the second attempt, or its end")
-                if os.path.exists(held):
-                    os.unlink(held)
+                while asked.poll() is None:
+                    wait_for(lambda: asked.poll() is not None or os.path.exists(held), "another attempt, or the end")
+                    if os.path.exists(held):
+                        os.unlink(held)
                 out = asked.communicate()[0]
                 self.assertEqual(asked.returncode, 0, out)
                 tree.kill()

@@ -1,6 +1,7 @@
 // ckpt core: an image as an ELF core file.
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <list>
 #include <memory>
@@ -43,9 +44,28 @@ class Savers {
       if (wanted.count(object) != 0) pids.insert(pid);
     }
     for (const int pid : pids) {
-      auto saver = ImageChain::open(std::filesystem::path(directory) / manifest->member(pid)->image);
+      const std::string name = manifest->member(pid)->image;
+      const std::string whole = std::filesystem::path(directory) / name;
+      auto saver = ImageChain::open(whole);
       if (!saver.ok()) return saver.error();
+      for (const ManifestFile& f : manifest->files) {
+        const ImageBrief& is = saver->brief();
+        if (f.name == name &&
+            (f.bytes != is.file_bytes ||
+             (!f.checksum.empty() && f.checksum != fmt::format("{:016x}", is.meta_checksum))))
+          return failure(ExitCode::kImageDamaged, whole, "is not of this job's checkpoint",
+                         "put its own image there");
+      }
       memories_.emplace_back(images_.emplace_back(std::move(*saver)));
+    }
+    for (const ParsedMapping& m : mappings) {
+      if ((m.record.flags & kMapElsewhere) != 0 && !is_saved(m))
+        return failure(
+            ExitCode::kImageDamaged, path,
+            fmt::format("shares memory at {:x}-{:x} with other processes of its job, and it is in no "
+                        "image",
+                        m.record.start, m.record.end),
+            "images of different checkpoints are mixed: put its own beside it");
     }
     return {};
   }
@@ -54,6 +74,14 @@ class Savers {
   }
 
  private:
+  bool is_saved(const ParsedMapping& wanted) const {
+    return std::any_of(images_.begin(), images_.end(), [&](const ImageChain& image) {
+      const auto& mappings = image.meta().mappings;
+      return std::any_of(mappings.begin(), mappings.end(),
+                         [&](const ParsedMapping& m) { return has_bytes_of(m.record, wanted.record); });
+    });
+  }
+
   std::list<ImageChain> images_;
   std::list<SavedMemory> memories_;
 };

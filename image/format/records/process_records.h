@@ -145,6 +145,13 @@ struct MappingRecord {
   // then: path, build id
 };
 
+// Has the image with the first the bytes of the second, which is kMapElsewhere in that of another member?
+constexpr bool has_bytes_of(const MappingRecord& has, const MappingRecord& wants) {
+  return has.object == wants.object && (has.flags & kMapElsewhere) == 0 &&
+         has.file_offset <= wants.file_offset && wants.file_offset - has.file_offset <= has.end - has.start &&
+         wants.end - wants.start <= has.end - has.start - (wants.file_offset - has.file_offset);
+}
+
 // One record for each thread; the leader (tid == pid) first.
 struct ThreadRecord {
   int32_t tid;

@@ -60,47 +60,48 @@ Result<bool> Coordinator::list_shared(ArenaVector<LedgerObject>& objects, Ledger
 }
 
 // Of each object that several members map one saves the bytes, if it maps all that the others do: this
-// process, if it can, whose word a restart takes anyway.
+// process, if it can, whose word a restart takes anyway. A member of another user is no saver, and what it
+// says of its mappings does not change who is: it leaves to the saver what that one has.
 Result<void> Coordinator::choose_savers() {
   struct Holding {
     SharedOffer offer;
     int pid;
     uint32_t order;
+    bool of_other_user;
   };
   ArenaVector<Holding> all(arena_);
-  const auto add_all = [&all](std::span<const SharedOffer> offered, int pid) {
-    for (const SharedOffer& o : offered) {
-      if (o.length != 0 && o.offset + o.length > o.offset &&
-          !all.push_back({o, pid, static_cast<uint32_t>(all.size())}))
-        return false;
-    }
-    return true;
+  const auto add_all = [&all](std::span<const SharedOffer> offered, int pid, bool of_other_user) {
+    return std::all_of(offered.begin(), offered.end(), [&](const SharedOffer& o) {
+      const bool is_one = o.length != 0 && o.offset + o.length > o.offset;
+      return !is_one || all.push_back({o, pid, static_cast<uint32_t>(all.size()), of_other_user});
+    });
   };
-  bool room = true;
   savers_.clear();
   // After two attempts that failed, each saves what it maps.
   if (attempt_ > 2) return {};
-  room = add_all(offers, this_process.pid);
+  bool room = add_all(offers, this_process.pid, false);
   for (const Member& m : members_) {
-    if (m.state == Member::State::kWithUs) room = room && add_all(m.offers, m.listed.look.pid);
+    if (m.state == Member::State::kWithUs)
+      room = room && add_all(m.offers, m.listed.look.pid, m.of_other_user);
   }
   std::sort(all.begin(), all.end(), [](const Holding& a, const Holding& b) {
-    if (a.offer.device != b.offer.device) return a.offer.device < b.offer.device;
-    return a.offer.inode != b.offer.inode ? a.offer.inode < b.offer.inode : a.order < b.order;
+    return a.offer.object != b.offer.object ? a.offer.object < b.offer.object : a.order < b.order;
   });
-  for (size_t i = 0, end; room && i < all.size(); i = end) {
+  for (size_t i = 0, end; room && i < all.size() && savers_.size() < kMostSavers; i = end) {
     uint64_t from = UINT64_MAX, to = 0;
     bool several = false;
-    for (end = i; end < all.size() && is_same(all[end].offer, all[i].offer); ++end) {
+    for (end = i; end < all.size() && all[end].offer.object == all[i].offer.object; ++end) {
+      several = several || all[end].pid != all[i].pid;
+      if (all[end].of_other_user) continue;
       from = std::min(from, all[end].offer.offset);
       to = std::max(to, all[end].offer.offset + all[end].offer.length);
-      several = several || all[end].pid != all[i].pid;
     }
     const Holding* const saver = std::find_if(all.begin() + i, all.begin() + end, [&](const Holding& h) {
-      return h.offer.can_save != 0 && h.offer.offset == from && h.offer.offset + h.offer.length == to;
+      return !h.of_other_user && h.offer.can_save != 0 && h.offer.offset == from &&
+             h.offer.offset + h.offer.length == to;
     });
     if (several && saver != all.begin() + end)
-      room = savers_.push_back({saver->offer.device, saver->offer.inode, from, to - from, saver->pid, 0});
+      room = savers_.push_back({saver->offer.object, from, to - from, saver->pid, 0});
   }
   savers = savers_.span();
   return room ? Result<void>() : make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");

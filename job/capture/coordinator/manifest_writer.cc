@@ -6,7 +6,6 @@
 #include "base/raii_fd.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
-#include "image/format/object_number.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -120,8 +119,7 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
   out.add("],\n \"owners\": [");
   first = true;
   for (const SharedSaver& saver : s.savers) {
-    out.add("{}\n  {{\"object\": {}, \"pid\": {}}}", first ? "" : ",",
-            object_number(saver.device, saver.inode), saver.pid);
+    out.add("{}\n  {{\"object\": {}, \"pid\": {}}}", first ? "" : ",", saver.object, saver.pid);
     first = false;
   }
   out.add("],\n \"connections\": [],\n \"files\": [");

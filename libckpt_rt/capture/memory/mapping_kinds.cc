@@ -184,7 +184,8 @@ void MemoryMap::handle_private(Mapping& m, std::string_view path, bool deleted) 
 
 void MemoryMap::handle_shared(Mapping& m, std::string_view path, bool deleted) {
   const bool writable = (m.prot & PROT_WRITE) != 0;
-  m.object = object_number(m.device, m.inode);
+  m.object = m.kind == MappingKind::kSysV ? segment_object_number(m.device, m.inode)
+                                          : object_number(m.device, m.inode);
   switch (m.kind) {
     case MappingKind::kSharedAnonymous:
       // Children write to it past our protection. With it they can protect it themselves; little is copied

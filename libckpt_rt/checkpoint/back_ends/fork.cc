@@ -89,13 +89,14 @@ class SharedLeftOut {
 Result<void> ForkBackEnd::get_ready() {
   if (job::session() == nullptr || job::session()->leads) {
     ArenaVector<AddrRange> runs(attempt_.space.arena());
+    uint64_t bytes = 0;
     for (const Mapping& m : attempt_.capture.map_before.mappings()) {
       if (m.handling == Handling::kSkip || is_copied_by_fork(m)) continue;
+      runs.clear();
       // A mapping that went since the map was read needs no room.
       [[maybe_unused]] const Result<void> scanned = attempt_.capture.pages.scan(m, runs);
+      for (const AddrRange& r : runs) bytes += r.size();
     }
-    uint64_t bytes = 0;
-    for (const AddrRange& r : runs) bytes += r.size();
     attempt_.eager.make_room_for_child(bytes, attempt_.space);
   }
   return StillBackEnd::get_ready();
@@ -118,6 +119,7 @@ Result<void> ForkBackEnd::finish() {
   auto* report = reinterpret_cast<Report*>(page);
   points::child_follows();
   SharedLeftOut left_out(attempt_.capture.map.mappings());
+  attempt_.eager.show_to_child(true);
   long child;
   {
     // The child goes on with this stack.
@@ -142,6 +144,7 @@ Result<void> ForkBackEnd::finish() {
     sys::call(__NR_exit_group, 0L);
   }
   left_out.take_back();
+  attempt_.eager.show_to_child(false);
   attempt_.stop.go();
   let_write(child, *report);
   points::at("fork.go");

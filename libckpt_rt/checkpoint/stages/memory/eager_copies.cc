@@ -54,9 +54,14 @@ bool EagerCopies::reserve(uint64_t bytes, Workspace& space, AddrRange block) {
 // Without it all is reserved, and touched for the first time, in the pause.
 void EagerCopies::make_room_for_child(uint64_t bytes, Workspace& space) {
   constexpr uint64_t kFew = 1 << 20;
-  if (bytes < kFew || !reserve(bytes + bytes / 64, space, {})) return;
-  sys::call(__NR_madvise, arena_.range().start.value, arena_.range().size(), MADV_DOFORK);
-  touch(bytes);
+  if (bytes >= kFew && reserve(bytes + bytes / 16, space, {})) touch(bytes);
+}
+
+// Children that the program makes get none of it, before and after.
+void EagerCopies::show_to_child(bool shown) const {
+  const AddrRange room = arena_.range();
+  if (!room.empty())
+    sys::call(__NR_madvise, room.start.value, room.size(), long{shown ? MADV_DOFORK : MADV_DONTFORK});
 }
 
 // Touches the memory that is allocated next.

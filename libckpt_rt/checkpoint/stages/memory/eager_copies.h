@@ -31,6 +31,8 @@ class EagerCopies {
                          SpareMemory& spare);
   // The same in mode fork, for `bytes`: its child writes these copies.
   void make_room_for_child(uint64_t bytes, Workspace& space);
+  // In the stop, around the making of that child.
+  void show_to_child(bool shown) const;
   // All is written: the next checkpoint gets the room, if it is that of a small one.
   void leave_to(SpareMemory& spare);
 
