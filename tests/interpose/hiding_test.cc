@@ -166,6 +166,26 @@ TEST_F(Hiding, CannotBeCaughtOrIgnored) {
 }
 
 // A handler with a full sa_mask can be stopped.
+// A handler for one delivery leaves its flags and mask to the default action that follows.
+TEST_F(Hiding, DefaultActionsKeepTheirFlags) {
+  struct sigaction a {
+  }, old{};
+  a.sa_handler = [](int) {};
+  a.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  a.sa_mask = only(SIGUSR2);
+  ASSERT_EQ(sigaction(SIGUSR1, &a, nullptr), 0);
+  raise(SIGUSR1);
+  ASSERT_EQ(sigaction(SIGUSR1, nullptr, &old), 0);
+  EXPECT_EQ(old.sa_handler, SIG_DFL);
+  EXPECT_EQ(old.sa_flags & a.sa_flags, a.sa_flags);
+  EXPECT_EQ(sigismember(&old.sa_mask, SIGUSR2), 1);
+  a.sa_handler = SIG_DFL;
+  a.sa_flags = SA_NOCLDSTOP;
+  ASSERT_EQ(sigaction(SIGUSR1, &a, nullptr), 0);
+  ASSERT_EQ(sigaction(SIGUSR1, nullptr, &old), 0);
+  EXPECT_EQ(old.sa_flags & SA_NOCLDSTOP, SA_NOCLDSTOP);
+}
+
 TEST_F(Hiding, IsNotBlockedInHandlers) {
   static bool reached = false;
   struct sigaction a {};

@@ -128,7 +128,9 @@ long sigaction_for_program(int signal, const KernelSigaction* action, KernelSiga
   }
   long r = sys::call(__NR_rt_sigaction, long{signal}, action != nullptr ? &told : nullptr, &found, 8L);
   if (r == 0 && old != nullptr) {
-    *old = found.handler == hooks::own_handler.load(std::memory_order_relaxed) ? KernelSigaction{} : found;
+    // 0 until the checkpoint signal has moved: a default action keeps its flags and mask.
+    const uintptr_t own = hooks::own_handler.load(std::memory_order_relaxed);
+    *old = own != 0 && found.handler == own ? KernelSigaction{} : found;
     old->handler = handler_behind(old->handler);
     if (was_without_information) old->flags &= ~uint64_t{SA_SIGINFO};
     old->mask = as_program_sees(old->mask);
