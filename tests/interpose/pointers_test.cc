@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/select.h>
@@ -12,6 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/interpose/blocked_thread.h"
 
@@ -131,6 +133,21 @@ TEST_F(Pointers, ChangesAreMadeBeforeTheOldIsTold) {
   } ignored{1, 0, 0, 0};
   EXPECT_EQ(error_of(syscall(SYS_rt_sigaction, SIGUSR1, &ignored, old, 8)), EFAULT);
   EXPECT_EQ(signal(SIGUSR1, SIG_DFL), SIG_IGN);
+}
+
+// A descriptor that is none libc refuses itself.
+TEST_F(Pointers, WordsOfAProgramAreReadByTheKernel) {
+  char word[] = "true";
+  char* words[] = {word, nullptr};
+  memset(page_, 0xff, kPage);  // no list ends in it
+  for (char* wrong : wrong_) {
+    auto* list = reinterpret_cast<char**>(wrong);
+    EXPECT_EQ(error_of(execve("/bin/true", list, environ)), EFAULT);
+    EXPECT_EQ(error_of(execve("/bin/true", words, list)), EFAULT);
+    EXPECT_EQ(error_of(execve(wrong, words, environ)), EFAULT);
+    EXPECT_EQ(error_of(execvpe("/bin/true", list, environ)), EFAULT);
+  }
+  EXPECT_EQ(error_of(fexecve(-1, words, environ)), EINVAL);
 }
 
 TEST_F(Pointers, SemaphoreOperationsAreReadAsTheKernelReadsThem) {

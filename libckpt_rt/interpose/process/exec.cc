@@ -120,6 +120,10 @@ CKPT_EXPORT int execveat(int directory, const char* path, char* const argv[], ch
   return exec_at(directory, path, argv, envp, flags);
 }
 CKPT_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {
+  if (fd < 0) {  // libc does not ask the kernel then
+    errno = EINVAL;
+    return -1;
+  }
   return exec_at(fd, "", argv, envp, 0x1000 /* AT_EMPTY_PATH */);
 }
 CKPT_EXPORT int execl(const char* path, const char* arg, ...) noexcept {

@@ -13,6 +13,7 @@
 #include "base/protocol/beside_protocol.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"
+#include "libckpt_rt/interpose/program_memory.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -31,11 +32,20 @@ __attribute__((constructor)) void find_own_path() {
     library_path = info.dli_fname;
 }
 
+// Looks no further than the first difference.
+bool begins_with(const char* text, std::string_view start) {
+  for (const char c : start) {
+    if (*text++ != c) return false;
+  }
+  return true;
+}
+
 // May be executed, is no device, and gives no rights: with those the dynamic linker would not preload.
 bool is_static_go_file(const char* path) {
+  // A wrong address is the kernel's to refuse.
+  if (!program_memory::may_read(path, 1)) return false;
   // A descriptor that closes as it is executed would be gone for ckpt-beside.
-  if (std::string_view(path).starts_with("/proc/") || std::string_view(path).starts_with("/dev/"))
-    return false;
+  if (begins_with(path, "/proc/") || begins_with(path, "/dev/")) return false;
   // A FIFO would wait for somebody who writes.
   constexpr long kHow = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, kHow, 0L)));
@@ -93,7 +103,8 @@ bool search_path(const char* file, char (&path)[PATH_MAX]) {
 
 BesideWords::BesideWords(const char* path, char* const argv[], char* const envp[])
     : path_(path), argv_(argv), envp_(envp) {
-  if (path == nullptr || argv == nullptr || argv[0] == nullptr || envp == nullptr || !is_static_go_file(path))
+  // The words come last: of any other program the kernel looks at them, and says what is wrong with them.
+  if (path == nullptr || argv == nullptr || envp == nullptr || !is_static_go_file(path) || argv[0] == nullptr)
     return;
   for (; envp[variables_] != nullptr; ++variables_) {
     // The dynamic linker would say what ckpt-beside needs, and end.
