@@ -224,8 +224,7 @@ long plain(long nr, long a, long b, long c, long d, long e, long f) {
 
 // The word may lie on a page that the checkpoint under way protects, if it was not noted before the stop.
 bool make_writable(long word) {
-  return sys::call(__NR_madvise, word & ~static_cast<long>(kPageSize - 1), kPageSize,
-                   long{MADV_POPULATE_WRITE}) == 0;
+  return sys::call(__NR_madvise, word & -long{kPageSize}, kPageSize, long{MADV_POPULATE_WRITE}) == 0;
 }
 
 long futex_written_by_kernel(long a, long b, long c, long d, long e, long f) {
