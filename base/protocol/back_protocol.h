@@ -17,7 +17,8 @@
 //   kGo                          ──►             (the same)
 //                                ◄──  kStopped   of a job only: all threads stand
 //   kGo                          ──►             those of all members do: what they have in common changes no more
-//                                ◄──  kStanding  META, and the unwritten memory for sure
+//                                ◄──  kStanding  META: the asker compares, and this process asks the kernel
+//                                ◄──  kUnwritten the unwritten memory for sure
 //   kGo, with a BackPlan         ──►
 //                                ◄──  kMore      all that may fail was tried, nothing is changed
 //   kCutting                     ──►             the asker cuts files: if it dies now, the program is killed
@@ -54,15 +55,23 @@ struct BackOrder {
 };
 enum BackFlag : uint32_t { kBackOnlyStands = 1u << 0 };
 
-enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4, kHeld = 5, kStopped = 6 };
+enum class BackSays : uint32_t {
+  kError = 1,
+  kAhead = 2,
+  kStanding = 3,  // no reply, but with kBackOnlyStands
+  kMore = 4,
+  kHeld = 5,
+  kStopped = 6,
+  kUnwritten = 7,
+};
 
 struct BackMessage {
   uint32_t says;    // BackSays
   uint32_t code;    // kError: ExitCode, and `text`
   uint64_t meta;    // kStanding: bytes of META, from 0
-  uint64_t ranges;  // kAhead, kStanding: where the AddrRanges of unwritten memory lie
+  uint64_t ranges;  // kAhead, kUnwritten: where the AddrRanges of unwritten memory lie
   uint64_t range_count;
-  uint64_t own;  // kStanding: where the AddrRanges of the library's own mappings lie, which must stay
+  uint64_t own;  // kStanding, kUnwritten: where the AddrRanges of the library's own mappings lie: they stay
   uint64_t own_count;
   uint64_t late_start, late_end;  // the library's data: put back last
   uint32_t watched;               // 1: there was a watch

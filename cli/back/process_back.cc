@@ -235,16 +235,22 @@ Result<void> ProcessBack::check_same_process() const {
 }
 
 Result<void> ProcessBack::compare(const SharedParts& shared, ReplacedFiles replaced) {
-  const auto unwritten_now = unwritten();
   CKPT_TRY(check_same_process());
-  auto memory = compare_memory(*image_, *now_, unwritten_now, ranges(heard_.own, heard_.own_count),
-                               kernel_mappings(target_.pid), late_, shared.objects);
+  // The program asks the kernel meanwhile what is unwritten: that is wanted last.
+  CKPT_TRY(compare_open_files(shared, std::move(replaced)));
+  CKPT_TRY(say_what_cannot(shared.of_job));
+  const auto parts = kernel_mappings(target_.pid);
+  CKPT_TRY(hear(BackSays::kUnwritten));
+  auto memory = compare_memory(*image_, *now_, unwritten(), ranges(heard_.own, heard_.own_count), parts,
+                               late_, shared.objects);
   if (!memory.ok()) return memory.error();
   memory_ = std::move(*memory);
   CKPT_TRY(source_->load(memory_->wanted));
   missing_ = source_->missing(memory_->wanted);
-  if (!missing_.empty()) CKPT_TRY(source_->check(missing_));
+  return missing_.empty() ? Result<void>() : source_->check(missing_);
+}
 
+Result<void> ProcessBack::compare_open_files(const SharedParts& shared, ReplacedFiles replaced) {
   CKPT_TRY(working_.open_above(std::max(highest_descriptor(image_->meta()), highest_descriptor(*now_))));
   descriptor_options_.working = &working_;
   const std::string& path = image_->path();
@@ -260,7 +266,7 @@ Result<void> ProcessBack::compare(const SharedParts& shared, ReplacedFiles repla
   if (!descriptors.ok()) return descriptors.error();
   descriptors_ = std::move(*descriptors);
   made_ = std::move(descriptors_->made);
-  return say_what_cannot(shared.of_job);
+  return {};
 }
 
 // Of a member of a job that goes back alone any other member may be one.

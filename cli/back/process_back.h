@@ -94,6 +94,7 @@ class ProcessBack {
   std::vector<AddrRange> unwritten() const { return ranges(heard_.ranges, heard_.range_count); }
   uint64_t put(Blob bytes, uint64_t at = 0);
   Result<void> check_same_process() const;
+  Result<void> compare_open_files(const SharedParts& shared, ReplacedFiles replaced);
   std::set<pid_t> children_then() const;
   Result<void> say_what_cannot(bool of_job);
   Result<void> write_plan(const std::vector<int32_t>& ended, std::span<const AddressLine> addresses);

@@ -70,9 +70,14 @@ BackRun::~BackRun() {
   }
 }
 
-Result<BackReply> BackRun::ask(const BackMessage& message) {
+Result<void> BackRun::tell(const BackMessage& message) {
   if (sys::call(__NR_sendto, socket_, &message, sizeof(message), MSG_NOSIGNAL, 0L, 0L) != sizeof(message))
     return hung_up();
+  return {};
+}
+
+Result<BackReply> BackRun::ask(const BackMessage& message) {
+  CKPT_TRY(tell(message));
   return hear_reply();
 }
 

@@ -111,6 +111,7 @@ class BackRun {
   static void before_go(void* self);
   static void all_ready(void* self);
 
+  Result<void> tell(const BackMessage& message);
   Result<BackReply> ask(const BackMessage& message);
   Result<BackReply> hear_reply();
   bool asker_is_gone() const;  // its end is closed, whatever lies unread in ours

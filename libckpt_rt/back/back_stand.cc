@@ -147,6 +147,9 @@ Result<void> BackRun::describe() {
   message_.is_alone = may_choose_ids() ? 0 : 1;
   std::memcpy(window_ + message_.own, own_.data(), own_bytes);
   note_end(kDescription);
+  // The asker compares the descriptions meanwhile.
+  CKPT_TRY(tell(message_));
+  message_.says = static_cast<uint32_t>(BackSays::kUnwritten);
   auto listed = list_unwritten(true, message_.own + own_bytes, message_);
   note_end(kUnwritten);
   return listed;
