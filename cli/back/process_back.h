@@ -85,6 +85,7 @@ class ProcessBack {
  private:
   Result<void> check_can() const;
   Result<void> open_window(uint32_t members);
+  void join_pages() const;
   Error no_memory() const;
   Result<void> order(const BackMember* part);
   Error broke_off() const;
@@ -107,8 +108,8 @@ class ProcessBack {
   int64_t started_ns_ = 0;
   std::unique_ptr<ImageChain> image_;
   ScopedFd memfd_, connection_, listener_;
-  std::byte *window_ = nullptr, *plan_ = nullptr, *data_ = nullptr;
-  uint64_t window_bytes_ = 0, plan_used_ = 0, fills_at_ = 0;
+  std::byte *mapped_ = nullptr, *window_ = nullptr, *plan_ = nullptr, *data_ = nullptr;
+  uint64_t mapped_bytes_ = 0, window_bytes_ = 0, plan_used_ = 0, fills_at_ = 0;
   bool plan_full_ = false, was_cut_ = false;
   BackMessage heard_{};
   std::unique_ptr<PageSource> source_;
