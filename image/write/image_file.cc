@@ -93,9 +93,9 @@ Result<void> ImageFile::create(int dir_fd, const char* name, bool want_direct) {
     direct_ = !sys::failed(sys::call(__NR_fcntl, fd_.get(), static_cast<long>(F_SETFL), O_DIRECT));
   }
   struct statfs fs;
-  const bool in_memory = !sys::failed(sys::call(__NR_fstatfs, fd_.get(), &fs)) && fs.f_type == TMPFS_MAGIC;
+  in_memory_ = !sys::failed(sys::call(__NR_fstatfs, fd_.get(), &fs)) && fs.f_type == TMPFS_MAGIC;
   // Reserved space there is memory, and is filled with zeros.
-  reserving_ = direct_ && !in_memory;
+  reserving_ = direct_ && !in_memory_;
   return {};
 }
 

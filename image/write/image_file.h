@@ -37,6 +37,7 @@ class ImageFile final : public ImageOutput {
 
   int fd() const override { return fd_.get(); }
   bool direct() const override { return direct_; }
+  bool in_memory() const override { return in_memory_; }
   const char* path() const override { return path_; }
 
  private:
@@ -46,7 +47,7 @@ class ImageFile final : public ImageOutput {
 
   ScopedFd fd_;
   int dir_fd_ = -1;
-  bool direct_ = false;
+  bool direct_ = false, in_memory_ = false;
   bool reserving_ = false;
   uint64_t reserved_ = 0;
   char name_[sizeof(ImageName::text)] = {};

@@ -12,7 +12,9 @@ namespace ckpt {
 class ImageOutput {
  public:
   virtual int fd() const = 0;
-  virtual bool direct() const = 0;       // O_DIRECT is in effect
+  virtual bool direct() const = 0;  // O_DIRECT is in effect
+  // A file in memory: a write is a copy, and done when the call returns.
+  virtual bool in_memory() const { return false; }
   virtual const char* path() const = 0;  // for messages
   // The only back end that can write there; nullptr: any.
   virtual FileBackend* only_backend() { return nullptr; }

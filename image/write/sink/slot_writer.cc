@@ -21,9 +21,11 @@ Result<void> SlotWriter::start(const SinkOptions& options, const uint8_t run_id[
 }
 
 Result<void> SlotWriter::start_queue(Arena& arena) {
-  // Buffered writes are copies into the page cache: io_uring could only hand them to a worker.
+  // Writes into the page cache, or into a file in memory, are copies: io_uring could only hand them to a
+  // worker.
   uring_.use(options_->ring_guard);
-  FileBackend* first = options_->uring && output_->direct() ? static_cast<FileBackend*>(&uring_) : &pwritev_;
+  const bool by_ring = options_->uring && output_->direct() && !output_->in_memory();
+  FileBackend* first = by_ring ? static_cast<FileBackend*>(&uring_) : &pwritev_;
   FileBackend* second = first == &pwritev_ ? nullptr : &pwritev_;
   if (FileBackend* only = options_->backend != nullptr ? options_->backend : output_->only_backend()) {
     first = only;
