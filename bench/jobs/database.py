@@ -119,7 +119,7 @@ def turn(method, cluster, load, options):
         until("server", cluster.answers, 30)
         cluster.client("psql", "-qc", "create extension if not exists pg_prewarm; select sum(pg_prewarm(c.oid)) from pg_class c where relname like "
                        "'pgbench_%' and relkind in ('r', 'i')", "-o", "/dev/null")
-        seconds = 3 + options.checkpoints * (2 * AHEAD_S + 3)
+        seconds = 3 + options.checkpoints * (2 * AHEAD_S + 8)
         asker = subprocess.Popen(cluster.command("pgbench", "-n", "-h", cluster.directory / "socket", "-c", 4, "-j", 1, "-T", seconds, "-l",
                                                  *(["-S"] if load == "select" else []), f"--log-prefix={cluster.directory}/log/query", "postgres"),
                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=cluster.directory / "log")
@@ -177,7 +177,7 @@ class AsPostgres(Ours):
 
     def start(self, command):
         return subprocess.Popen([*AS_POSTGRES, f"{self.build}/bin/ckpt", "run", "--dir", self.images, "--", *command[len(AS_POSTGRES):]],
-                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
     def checkpoint(self, pid):
         run([*AS_POSTGRES, f"{self.build}/bin/ckpt", "now", str(pid)])
